@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.resources
 import io
 import json
 from collections.abc import Iterable
@@ -34,6 +35,14 @@ LDS_BYTES_PER_CU = 160 * 1024
 # High halves of v_mfma_ld_scale_b32 and of the two f8f6f4 MFMA that it may precede: together one v_mfma_scale_*.
 _LD_SCALE = 0xD3AC
 _F8F6F4 = (0xD3AD, 0xD3AE)
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the code objects that came with the package, or that lies beside it in a checkout."""
+    try:
+        return Path(str(importlib.resources.files("indexer_rt.hsaco")))
+    except ModuleNotFoundError:
+        return Path(__file__).resolve().parent.parent / "hsaco"
 
 
 def only_kernel(code_object: CodeObject) -> Kernel:

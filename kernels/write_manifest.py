@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from indexer_rt import manifest
+from indexer_rt import manifest, table
 from indexer_rt.code_object import CodeObject
 from indexer_rt.errors import CodeObjectError
 
@@ -29,17 +29,6 @@ def check(folder: Path, name: str) -> tuple[CodeObject | None, list[str]]:
     if kernel.name != name:
         faults.append(f"its kernel is called {kernel.name}, wanted {name}: use the macro KERNEL_NAME")
     return code_object, faults
-
-
-def print_table(rows: list[tuple[str, ...]]) -> None:
-    """Print rows under ``COLUMNS``, the first column to the left and numbers to the right."""
-    widths = [max(len(row[column]) for row in [COLUMNS, *rows]) for column in range(len(COLUMNS))]
-    for row in [COLUMNS, *rows]:
-        print(
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-            sep="  ",
-        )
 
 
 def main(folder: Path, kernels: Path, compiler: str) -> int:
@@ -66,7 +55,7 @@ def main(folder: Path, kernels: Path, compiler: str) -> int:
         numbers = (kernel.vgprs, kernel.agprs, kernel.sgprs, kernel.lds_bytes, kernel.vgpr_spills + kernel.sgpr_spills,
                    len(kernel.code), manifest.waves_per_simd(kernel))  # fmt: skip
         rows.append((name, *map(str, numbers)))
-    print_table(rows)
+    print(*table.lines_of(COLUMNS, rows), sep="\n")
     if bad:
         print(f"build.sh: {bad} of the code objects must not ship; nothing was written.", file=sys.stderr)
         return 1
