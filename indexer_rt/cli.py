@@ -113,9 +113,7 @@ def print_info() -> int:
     return 0
 
 
-_INFO_HEADINGS = (
-    "kernel", "target", "version", "VGPR", "AGPR", "SGPR", "LDS", "spills", "block", "code bytes", "waves/SIMD", "sha256",
-)  # fmt: skip
+_INFO_HEADINGS = ("kernel", "version", "VGPR", "AGPR", "SGPR", "LDS", "spills", "code bytes", "waves/SIMD", "sha256")
 
 
 def _info_row(kernel: Kernel) -> tuple[str, ...]:
@@ -126,11 +124,10 @@ def _info_row(kernel: Kernel) -> tuple[str, ...]:
         kernel.sgprs,
         kernel.lds_bytes,
         kernel.vgpr_spills + kernel.sgpr_spills,
-        kernel.max_workgroup_size,
         len(kernel.code),
         manifest.waves_per_simd(kernel),
     )
-    return (kernel.name, code_object.target, f"v{code_object.version}", *map(str, numbers), code_object.sha256[:12])
+    return (kernel.name, f"{code_object.target} v{code_object.version}", *map(str, numbers), code_object.sha256[:12])
 
 
 def _version(name: str) -> str:

@@ -18,7 +18,7 @@ from .problem import Problem, Tensors
 NUM_HEADS = 32
 MAX_MODEL_LEN = 2500
 
-# Largest error accepted of a cell, in units of scale * sum_h |w_h| * sum_d |q * k|. fp32 sums of 32 * 128 products keep it.
+# Largest error of a cell that is accepted, in units of scale * sum_h |w_h| * sum_d |q * k|: what fp32 sums keep.
 LIMIT = 1e-6
 
 # e4m3fn and float32 NaN: what lies in cache slots and table columns that the kernel must not read.
@@ -35,7 +35,7 @@ class Options(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Describe one decode step: ``context_lens`` in tokens, a sequence each (0: a padded slot), ``next_n`` rows each."""
+    """Describe one decode step: ``next_n`` rows for each of ``context_lens`` (tokens; 0 is a padded slot)."""
 
     next_n: int
     block_kv: int
@@ -62,7 +62,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hold what one case gave. ``error`` is in the units of ``LIMIT``; ``seconds`` are those of the op on ``device``."""
+    """Hold what one case gave. ``error`` is in the units of ``LIMIT``, ``seconds`` what the op took on ``device``."""
 
     case: str
     variant: str
