@@ -170,7 +170,8 @@ DEVICE void run(Constant<Problem>* kernargs) {
   if (p.clean_logits && wave < p.num_waves) clean_tails(p, wave, reach);
 }
 
-// The parameters name the arguments in the metadata; `run` reads them from the kernarg segment.
+// The parameters only name the arguments in the metadata: `run` reads them from the kernarg segment.
+#pragma clang diagnostic ignored "-Wunused-parameter"
 extern "C" __attribute__((global, amdgpu_flat_work_group_size(kLanes * kWavesPerBlock, kLanes * kWavesPerBlock),
                           amdgpu_waves_per_eu(WAVES_PER_SIMD, WAVES_PER_SIMD))) void
 KERNEL_NAME(const u8* q, const u8* kv_cache, const float* weights, const i32* context_lens, const i32* block_tables,
