@@ -84,7 +84,7 @@ compile_one() {  # name source defines...
 }
 
 jobs=$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN) running=0 failed=0 built=()
-while read -r source heads rows addressing; do
+while read -r source heads rows addressing waves; do
     name=${source}_h${heads}_r${rows}_${addressing}
     case $addressing in
         page) gather=0 ;;
@@ -92,7 +92,8 @@ while read -r source heads rows addressing; do
         *) die "$kernels/variants.txt: addressing is '$addressing', wanted page or gather." ;;
     esac
     (( ! ${#only[@]} )) || [[ " ${only[*]} " == *" $name "* ]] || continue
-    defines=("-DKERNEL_NAME=$name" "-DNUM_HEADS=$heads" "-DROWS_PER_WAVE=$rows" "-DGATHER=$gather")
+    defines=("-DKERNEL_NAME=$name" "-DNUM_HEADS=$heads" "-DROWS_PER_WAVE=$rows" "-DGATHER=$gather"
+             "-DWAVES_PER_SIMD=$waves")
     echo "$name $heads $rows $addressing ${FLAGS[*]} ${defines[*]}" >> "$work/variants"
     built+=("$name")
     if (( running >= jobs )); then wait -n || failed=1; running=$((running - 1)); fi
