@@ -153,7 +153,7 @@ def compare(logits: Tensor, step: dict[str, Tensor], options: Options) -> tuple[
 
     ``logits``: float32 [rows, MAX_MODEL_LEN] on the CPU. A NaN among them is an infinite error.
     """
-    expected = reference.fp8_paged_mqa_logits(**step, **options)
+    expected = reference.fp8_paged_mqa_logits(**step, **options, dtype=torch.float64)
     # With every operand's sign cleared, relu changes nothing and the logit is scale * sum_h |w_h| * sum_d |q * k|.
     sizes = {
         **step,
@@ -161,9 +161,9 @@ def compare(logits: Tensor, step: dict[str, Tensor], options: Options) -> tuple[
         "kv_cache_fp8": _without_value_signs(step["kv_cache_fp8"]),
         "weights": step["weights"].abs(),
     }
-    unit = reference.fp8_paged_mqa_logits(**sizes, **options)
+    unit = reference.fp8_paged_mqa_logits(**sizes, **options, dtype=torch.float64)
     written = ~expected.isneginf()
-    error = ((logits.double() - expected.double()).abs() / unit.double())[written]
+    error = ((logits.double() - expected).abs() / unit)[written]
     largest = float(error.nan_to_num(nan=torch.inf).max())
     return largest, torch.equal(logits.isneginf(), expected.isneginf())
 

@@ -112,6 +112,12 @@ def test_verify_finds_flags_of_another_variant(folder: Path, capsys: pytest.Capt
     assert fault.startswith("flags define ") and "'ROWS_PER_WAVE': '3'" in fault
 
 
+def test_verify_finds_registers_that_leave_too_little_room(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit_entry(folder, lambda entry: entry.update(flags=entry["flags"].replace("PER_SIMD=2", "PER_SIMD=4")))
+    (fault,) = faults_of(folder, capsys)
+    assert fault == "flags: WAVES_PER_SIMD is 4, but the registers leave room for 2"
+
+
 def test_verify_finds_a_flipped_bit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / f"{NAME}.hsaco"
     data = bytearray(path.read_bytes())
