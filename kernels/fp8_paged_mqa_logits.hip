@@ -112,21 +112,25 @@ DEVICE void run_steps(Args p, const Sequence<Uniform>& sequence, i32 b, i32 firs
   KvStage<kGather> even, odd;
   stream.load_any(p, even, position);
   if (remaining > 1) stream.seek(ahead);
-  for (;;) {
-    if (--remaining == 0) return compute_step(group, even, position);
+  for (; remaining > 2; remaining -= 2) {
+    stream.load_next(odd);
+    stages_apart();
+    compute_step(group, even, position);
+
+    stream.load_next(even);
+    stages_apart();
+    compute_step(group, odd, ahead);
+    position = ahead + kStep;
+    ahead += 2 * kStep;
+  }
+  if (remaining == 2) {
     stream.load_next(odd);
     stages_apart();
     compute_step(group, even, position);
     position = ahead;
-    ahead += kStep;
-
-    if (--remaining == 0) return compute_step(group, odd, position);
-    stream.load_next(even);
-    stages_apart();
-    compute_step(group, odd, position);
-    position = ahead;
-    ahead += kStep;
+    even = odd;
   }
+  compute_step(group, even, position);
 }
 
 // -inf in [end, max_model_len) of every row: 1024 cells a wave and turn.

@@ -6,7 +6,8 @@
 template <typename T>
 DEVICE T of_own_tile(const T (&tiles)[kTilesPerStep]) {
   const i32 lane = lane_id();
-  const T low = lane < 16 ? tiles[0] : tiles[1], high = lane < 48 ? tiles[2] : tiles[3];
+  const T first = tiles[0], second = tiles[1], third = tiles[2], fourth = tiles[3];
+  const T low = lane < 16 ? first : second, high = lane < 48 ? third : fourth;
   return lane < 32 ? low : high;
 }
 
