@@ -9,7 +9,7 @@ from pathlib import Path
 
 from . import environment, manifest, table
 from .code_object import CodeObject, Kernel
-from .errors import IndexerRtError, RuntimeNotFound
+from .errors import IndexerRtError
 from .verify import verify
 
 NO_TORCH = (
@@ -31,6 +31,10 @@ def main(words: list[str] | None = None) -> int:
     check = commands.add_parser("verify", help="check hashes, ELF, manifest and every instruction of the code objects")
     check.add_argument("folder", nargs="?", type=Path, help="folder of code objects (default: those in use)")
     arguments = parser.parse_args(words)
+    try:
+        environment.current()
+    except ValueError as error:
+        parser.error(str(error))
     try:
         if arguments.command == "demo":
             return run_demo(arguments.seed)
@@ -144,8 +148,8 @@ def _hip_runtime() -> str:
 
     try:
         return hip.runtime_version()
-    except RuntimeNotFound as error:
-        return f"not found. {error}"
+    except IndexerRtError as error:
+        return f"none that can be used. {error}"
 
 
 def run_verify(folder: Path) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from indexer_rt import cli, demo, manifest, ops
+from indexer_rt import cli, demo, environment, manifest, ops
 from indexer_rt.code_object import CodeObject
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -202,6 +202,30 @@ def test_verify_refuses_what_is_no_manifest(
     assert error.startswith(f"indexer-rt verify: {path}: ") and message in error
 
 
+def test_setting_that_does_not_exist_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment.current.cache_clear()
+    monkeypatch.setenv("INDEXER_RT_HSACO", "/a/typo")
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["info"])
+    environment.current.cache_clear()
+    assert exit_info.value.code == 2
+    assert "indexer-rt: error: INDEXER_RT_HSACO: no such setting." in capsys.readouterr().err
+
+
+def test_folder_named_by_the_environment_is_the_one_in_use(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment.current.cache_clear()
+    monkeypatch.setenv("INDEXER_RT_HSACO_DIR", str(folder))
+    try:
+        assert cli.main(["info"]) == 0
+    finally:
+        environment.current.cache_clear()
+    assert f"code objects in {folder}\n" in capsys.readouterr().out
+
+
 def test_info_lists_the_code_objects_and_their_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
@@ -221,7 +245,7 @@ def test_info_lists_the_code_objects_and_their_arguments(capsys: pytest.CaptureF
 def test_info_works_without_hip_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "hip", None)
     assert cli.main(["info"]) == 0
-    assert "HIP runtime: not found. hip-python cannot be imported" in capsys.readouterr().out
+    assert "HIP runtime: none that can be used. hip-python cannot be imported" in capsys.readouterr().out
 
 
 def test_info_works_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,8 +319,8 @@ def test_demo_poisons_what_must_not_be_read() -> None:
 
     case = demo.Case(2, 64, False, (70, 0))
     step = demo.make_step(case, torch.Generator().manual_seed(1))
-    assert step["block_tables"][0, 2:].tolist() == [-1, -1] and step["block_tables"][1].tolist() == [-1] * 4
-    blocks = step["block_tables"][0, :2].tolist()
-    scales = demo.kv_cache.scales_of(step["kv_cache_fp8"])
+    assert step.block_tables[0, 2:].tolist() == [-1, -1] and step.block_tables[1].tolist() == [-1] * 4
+    blocks = step.block_tables[0, :2].tolist()
+    scales = demo.kv_cache.scales_of(step.kv_cache_fp8)
     assert scales[blocks[0]].isfinite().all() and scales[blocks[1], :6].isfinite().all()
     assert int(scales.isfinite().sum()) == 70
