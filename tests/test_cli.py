@@ -8,11 +8,12 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from indexer_rt import cli, demo, environment, manifest, ops
+from indexer_rt import cli, demo, environment, hip, manifest, ops
 from indexer_rt.code_object import CodeObject
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -243,9 +244,31 @@ def test_info_lists_the_code_objects_and_their_arguments(capsys: pytest.CaptureF
 
 
 def test_info_works_without_hip_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(hip, "_imported", [])
     monkeypatch.setitem(sys.modules, "hip", None)
     assert cli.main(["info"]) == 0
     assert "HIP runtime: none that can be used. hip-python cannot be imported" in capsys.readouterr().out
+
+
+def test_info_says_that_there_is_no_runtime(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_library() -> None:
+        raise RuntimeError("failed to dlopen 'libamdhip64.so'")  # as hip-python does
+
+    monkeypatch.setattr(hip, "_imported", [SimpleNamespace(hipRuntimeGetVersion=no_library)])
+    assert cli.main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "HIP runtime: none that can be used. hipRuntimeGetVersion: no usable HIP runtime: failed to dlopen" in out
+
+
+def test_info_gives_the_version_of_the_runtime(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = SimpleNamespace(hipRuntimeGetVersion=lambda: (0, 70226015))
+    monkeypatch.setattr(hip, "_imported", [runtime])
+    assert cli.main(["info"]) == 0
+    assert "HIP runtime: 7.2.26015\n" in capsys.readouterr().out
 
 
 def test_info_works_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
