@@ -70,7 +70,7 @@ def run_demo(seed: int) -> int:
 
     device, words = demo.find_device()
     emulated = device.type == "cpu"
-    print(f"running {folder_in_use()} on {words}")
+    print(f"running {folder_in_use()} on {words}", flush=True)
     outcomes = list(demo.run(seed, device))
     rows = [
         (
