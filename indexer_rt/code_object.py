@@ -11,13 +11,15 @@ import io
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
-from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
+from elftools.elf.segments import NoteSegment
 
 from .errors import ChecksumError, CodeObjectError
+
+T = TypeVar("T")
 
 EM_AMDGPU = 0xE0
 ELFOSABI_AMDGPU_HSA = 64
@@ -30,6 +32,13 @@ MACHINES = {
     0x2C: "gfx900", 0x2F: "gfx906", 0x30: "gfx908", 0x3F: "gfx90a", 0x40: "gfx940", 0x4B: "gfx941", 0x4C: "gfx942",
     0x4F: "gfx950", 0x33: "gfx1010", 0x36: "gfx1030", 0x41: "gfx1100", 0x4E: "gfx1201",
 }  # fmt: skip
+
+ARCHITECTURE = MACHINES[EF_AMDGPU_MACH_GFX950]
+
+ELF_HEADER_BYTES, PROGRAM_HEADER_BYTES, SECTION_HEADER_BYTES = 64, 56, 64  # ELF-64 Object File Format
+DESCRIPTOR_BYTES = 64
+MAX_IMAGE_BYTES = 1 << 28
+"""A loaded image larger than this is a damaged header, not a kernel."""
 
 # e_ident[EI_ABIVERSION] -> code object version.
 CODE_OBJECT_VERSIONS = {2: 4, 3: 5, 4: 6}
@@ -97,7 +106,9 @@ class KernelDescriptor:
     @classmethod
     def unpack(cls, data: bytes) -> KernelDescriptor:
         """Unpack 64 bytes. Raises struct.error when there are fewer."""
-        lds, private, kernarg, entry, rsrc3, rsrc1, rsrc2, properties, preload = struct.unpack_from("<III4xq20xIIIHH", data)
+        lds, private, kernarg, entry, rsrc3, rsrc1, rsrc2, properties, preload = struct.unpack_from(
+            "<III4xq20xIIIHH", data
+        )
         fields = {
             name: bits.of(word)
             for word, table in (
@@ -112,10 +123,10 @@ class KernelDescriptor:
         return cls(lds, private, kernarg, entry, fields)
 
     def __getattr__(self, name: str) -> int:
-        try:
-            return self.fields[name]
-        except KeyError:
-            raise AttributeError(name) from None
+        # NOTE: copying makes an object that has no `fields` yet and asks it for attributes.
+        if name == "fields" or name not in self.fields:
+            raise AttributeError(name)
+        return self.fields[name]
 
     @property
     def allocated_vgprs(self) -> int:
@@ -130,7 +141,7 @@ class KernelDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """Describe one kernel argument as the metadata does. ``offset`` and ``size`` in bytes; ``kind`` is ``.value_kind``."""
+    """Describe one kernel argument as the metadata does: ``offset`` and ``size`` in bytes, ``kind`` its value kind."""
 
     name: str
     offset: int
@@ -211,7 +222,9 @@ class CodeObject:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise CodeObjectError(f"{path}: cannot be read: {error.strerror}. Run ./build.sh or reinstall the wheel.") from error
+            raise CodeObjectError(
+                f"{path}: cannot be read: {error.strerror}. Run ./build.sh or reinstall the wheel."
+            ) from error
         return cls.parse(data, label=str(path), sha256=sha256)
 
     @classmethod
@@ -223,27 +236,25 @@ class CodeObject:
                 f"{label}: sha256 is {digest}, the manifest says {sha256}. Run ./build.sh or reinstall the wheel."
             )
         if data.startswith(BUNDLE_MAGIC):
-            raise CodeObjectError(
-                f"{label}: an offload bundle, wanted a raw ELF. Compile with --no-gpu-bundle-output."
-            )
+            raise CodeObjectError(f"{label}: an offload bundle, wanted a raw ELF. Compile with --no-gpu-bundle-output.")
         try:
-            elf = ELFFile(io.BytesIO(data))
-            code_object = cls._from_elf(elf, data, digest, label)
+            return cls._from_elf(ELFFile(io.BytesIO(data)), data, digest, label)
         except CodeObjectError:
             raise
-        except (ELFError, struct.error, msgpack.UnpackException, KeyError, ValueError, IndexError, AttributeError, TypeError,
-                UnicodeDecodeError, AssertionError, OSError) as error:  # fmt: skip
+        # NOTE: pyelftools and msgpack answer damaged bytes with whatever exception the bytes lead them to.
+        except Exception as error:
             raise CodeObjectError(
                 f"{label}: not a readable AMDGPU ELF ({type(error).__name__}: {error}); {len(data)} bytes. "
                 "Run ./build.sh or reinstall the wheel."
             ) from error
-        return code_object
 
     @classmethod
     def _from_elf(cls, elf: ELFFile, data: bytes, digest: str, label: str) -> CodeObject:
         header = elf.header
         if elf.elfclass != 64 or not elf.little_endian or elf["e_machine"] not in (EM_AMDGPU, "EM_AMDGPU"):
-            raise CodeObjectError(f"{label}: ELF machine is {elf['e_machine']}, wanted EM_AMDGPU, 64-bit little-endian.")
+            raise CodeObjectError(
+                f"{label}: ELF machine is {elf['e_machine']}, wanted EM_AMDGPU, 64-bit little-endian."
+            )
         mach = header["e_flags"] & 0xFF
         if mach != EF_AMDGPU_MACH_GFX950:
             raise CodeObjectError(
@@ -253,16 +264,15 @@ class CodeObject:
         abi = header["e_ident"]["EI_ABIVERSION"]
         if abi not in CODE_OBJECT_VERSIONS or CODE_OBJECT_VERSIONS[abi] < 5:
             raise CodeObjectError(
-                f"{label}: code object ABI version byte is {abi}, wanted 3 (v5, ROCm 5.4 or newer) or 4 (v6, ROCm 6.3 or newer). "
+                f"{label}: code object ABI version byte is {abi}, wanted 3 (v5, ROCm 5.4 or newer) or 4 (v6, ROCm 6.3 "
+                "or newer). "
                 "Compile with -mcode-object-version=5."
             )
+        _check_extents(elf, data, label)
         segments = tuple(
             Segment(segment["p_vaddr"], segment.data() + bytes(segment["p_memsz"] - segment["p_filesz"]))
             for segment in elf.iter_segments("PT_LOAD")
         )
-        for segment in elf.iter_segments("PT_LOAD"):
-            if segment["p_offset"] + segment["p_filesz"] > len(data):
-                raise CodeObjectError(f"{label}: truncated: {len(data)} bytes. Run ./build.sh or reinstall the wheel.")
         code_object = cls(
             label=label,
             data=data,
@@ -274,7 +284,10 @@ class CodeObject:
             segments=segments,
             metadata=_metadata(elf, label),
         )
-        symbols = {symbol.name: symbol for symbol in elf.get_section_by_name(".dynsym").iter_symbols()}
+        table = elf.get_section_by_name(".dynsym")
+        if table is None or not hasattr(table, "iter_symbols"):
+            raise CodeObjectError(f"{label}: no dynamic symbol table. Run ./build.sh or reinstall the wheel.")
+        symbols = {symbol.name: symbol for symbol in table.iter_symbols()}
         for meta in code_object.metadata["amdhsa.kernels"]:
             kernel = _kernel(code_object, meta, symbols)
             code_object.kernels[kernel.name] = kernel
@@ -291,41 +304,121 @@ class CodeObject:
         raise CodeObjectError(f"{self.label}: {size} bytes at address {address:#x} lie in no loadable segment.")
 
 
+def _check_extents(elf: ELFFile, data: bytes, label: str) -> None:
+    """Raise CodeObjectError unless everything the headers name lies within the file and has a sane size."""
+    header = elf.header
+
+    def inside(what: str, offset: int, size: int) -> None:
+        if offset + size > len(data):
+            raise CodeObjectError(
+                f"{label}: truncated or damaged: {what} ends at byte {offset + size}, the file at {len(data)}. "
+                "Run ./build.sh or reinstall the wheel."
+            )
+
+    for what, count, size, wanted, offset in (
+        ("program headers", header["e_phnum"], header["e_phentsize"], PROGRAM_HEADER_BYTES, header["e_phoff"]),
+        ("section headers", header["e_shnum"], header["e_shentsize"], SECTION_HEADER_BYTES, header["e_shoff"]),
+    ):
+        if count < 1 or size != wanted or offset < ELF_HEADER_BYTES:
+            raise CodeObjectError(
+                f"{label}: damaged ELF header: {count} {what} of {size} bytes at {offset}, wanted some of {wanted} "
+                "bytes. "
+                "Run ./build.sh or reinstall the wheel."
+            )
+        inside(what, offset, count * size)
+    image_bytes = 0
+    for segment in elf.iter_segments():
+        inside("a segment", segment["p_offset"], segment["p_filesz"])
+        if segment["p_type"] == "PT_LOAD":
+            image_bytes += segment["p_memsz"]
+            if segment["p_memsz"] < segment["p_filesz"] or image_bytes > MAX_IMAGE_BYTES:
+                raise CodeObjectError(
+                    f"{label}: damaged: a segment of {segment['p_filesz']} bytes claims {segment['p_memsz']} in "
+                    "memory. "
+                    "Run ./build.sh or reinstall the wheel."
+                )
+    for section in elf.iter_sections():
+        if section["sh_type"] != "SHT_NOBITS":
+            inside(f"section {section.name}", section["sh_offset"], section["sh_size"])
+
+
 def _metadata(elf: ELFFile, label: str) -> dict[str, Any]:
     for segment in elf.iter_segments("PT_NOTE"):
-        for note in segment.iter_notes():
+        for note in segment.iter_notes() if isinstance(segment, NoteSegment) else ():
             if note["n_name"] == "AMDGPU" and note["n_type"] in (NT_AMDGPU_METADATA, "NT_AMDGPU_METADATA"):
                 desc = note["n_descdata"] if "n_descdata" in note else note["n_desc"]
-                raw = desc if isinstance(desc, bytes) else desc.encode("latin-1")
-                return msgpack.unpackb(raw)
+                metadata = msgpack.unpackb(desc if isinstance(desc, bytes) else desc.encode("latin-1"))
+                if not isinstance(metadata, dict) or not isinstance(metadata.get("amdhsa.kernels"), list):
+                    raise CodeObjectError(f"{label}: the AMDGPU metadata note lists no kernels.")
+                return metadata
     raise CodeObjectError(f"{label}: no AMDGPU metadata note.")
 
 
-def _kernel(code_object: CodeObject, meta: dict[str, Any], symbols: dict[str, Any]) -> Kernel:
-    name, descriptor_name = meta[".name"], meta[".symbol"]
+def _take(where: str, meta: Any, key: str, kind: type[T], default: T | None = None) -> T:
+    """Return ``meta[key]``. Raises CodeObjectError unless it is of the kind, and not negative."""
+    value = meta.get(key, default) if isinstance(meta, dict) else None
+    if type(value) is not kind or (isinstance(value, int) and value < 0):
+        raise CodeObjectError(f"{where}: metadata {key} is {value!r}, expected {kind.__name__}.")
+    return value
+
+
+def _arg(where: str, meta: Any, kernarg_bytes: int) -> Arg:
+    kind = _take(where, meta, ".value_kind", str)
+    arg = Arg(
+        _take(where, meta, ".name", str, kind),
+        _take(where, meta, ".offset", int),
+        _take(where, meta, ".size", int),
+        kind,
+    )
+    if arg.offset + arg.size > kernarg_bytes:
+        raise CodeObjectError(
+            f"{where}: argument {arg.name} ends at byte {arg.offset + arg.size} of a kernarg segment of "
+            f"{kernarg_bytes} bytes."
+        )
+    return arg
+
+
+def _kernel(code_object: CodeObject, meta: Any, symbols: dict[str, Any]) -> Kernel:
+    label = code_object.label
+    name, descriptor_name = _take(label, meta, ".name", str), _take(label, meta, ".symbol", str)
+    where = f"{label}: kernel {name}"
     for wanted in (name, descriptor_name):
         if wanted not in symbols:
-            raise CodeObjectError(f"{code_object.label}: the metadata names kernel {name}, but symbol {wanted} is missing.")
+            raise CodeObjectError(f"{label}: the metadata names kernel {name}, but symbol {wanted} is missing.")
     descriptor_address = symbols[descriptor_name]["st_value"]
-    descriptor = KernelDescriptor.unpack(code_object.image_bytes(descriptor_address, 64))
+    descriptor = KernelDescriptor.unpack(code_object.image_bytes(descriptor_address, DESCRIPTOR_BYTES))
     entry, size = descriptor_address + descriptor.entry_offset, symbols[name]["st_size"]
+    sizes = {
+        key: _take(where, meta, f".{key}", int)
+        for key in ("kernarg_segment_size", "group_segment_fixed_size", "private_segment_fixed_size")
+    }
+    for (key, size_in_metadata), size_in_descriptor in zip(
+        sizes.items(), (descriptor.kernarg_bytes, descriptor.lds_bytes, descriptor.private_bytes), strict=True
+    ):
+        if size_in_metadata != size_in_descriptor:
+            raise CodeObjectError(
+                f"{where}: metadata .{key} is {size_in_metadata}, the kernel descriptor says {size_in_descriptor}."
+            )
+    if entry != symbols[name]["st_value"] or size < 1:
+        raise CodeObjectError(
+            f"{where}: the descriptor enters at {entry:#x}; symbol {name} is {size} bytes at "
+            f"{symbols[name]['st_value']:#x}."
+        )
+    args = _take(where, meta, ".args", list, [])
     return Kernel(
         name=name,
         symbol=descriptor_name,
-        args=tuple(
-            Arg(arg.get(".name", arg[".value_kind"]), arg[".offset"], arg[".size"], arg[".value_kind"])
-            for arg in meta.get(".args", ())
-        ),
-        kernarg_bytes=meta[".kernarg_segment_size"],
-        lds_bytes=meta[".group_segment_fixed_size"],
-        private_bytes=meta[".private_segment_fixed_size"],
-        max_workgroup_size=meta[".max_flat_workgroup_size"],
-        wavefront_size=meta[".wavefront_size"],
-        vgprs=meta[".vgpr_count"],
-        agprs=meta.get(".agpr_count", 0),
-        sgprs=meta[".sgpr_count"],
-        vgpr_spills=meta.get(".vgpr_spill_count", 0),
-        sgpr_spills=meta.get(".sgpr_spill_count", 0),
+        args=tuple(_arg(where, arg, descriptor.kernarg_bytes) for arg in args),
+        kernarg_bytes=descriptor.kernarg_bytes,
+        lds_bytes=descriptor.lds_bytes,
+        private_bytes=descriptor.private_bytes,
+        max_workgroup_size=_take(where, meta, ".max_flat_workgroup_size", int),
+        wavefront_size=_take(where, meta, ".wavefront_size", int),
+        vgprs=_take(where, meta, ".vgpr_count", int),
+        agprs=_take(where, meta, ".agpr_count", int, 0),
+        sgprs=_take(where, meta, ".sgpr_count", int),
+        vgpr_spills=_take(where, meta, ".vgpr_spill_count", int, 0),
+        sgpr_spills=_take(where, meta, ".sgpr_spill_count", int, 0),
         descriptor=descriptor,
         entry=entry,
         code=code_object.image_bytes(entry, size),

@@ -1,10 +1,69 @@
-"""Describe one kernel launch: what both ends of the device seam take."""
+"""Pack one kernel launch: grid, block and the kernarg segment. What both ends of the device seam take.
+
+The arguments' places come from the code object's metadata, by name. What the runtime packs and what the kernel declares
+must be the same set of names, sizes and kinds; anything else is an AbiMismatch, before any launch.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 
-from .code_object import Kernel
+from .code_object import Arg, Kernel
+from .errors import AbiMismatch
+from .problem import Problem, Tensors
+
+WAVES_PER_WORKGROUP = 4
+WAVE_SIZE = 64
+BLOCK = (WAVES_PER_WORKGROUP * WAVE_SIZE, 1, 1)
+UNIT_TOKENS = 64
+"""Tokens of one unit of work: a wave takes one group of rows through this many keys a step."""
+
+SIMDS_PER_CU = 4
+MAX_WAVES_PER_SIMD = 8
+VGPRS_PER_SIMD_LANE = 512
+LDS_BYTES_PER_CU = 160 * 1024
+"""CDNA4: four SIMDs a CU, at most 8 waves and 512 unified registers a lane on each, 160 KB of LDS (AMD CDNA 4 ISA)."""
+
+MAX_WORK_ITEMS = 2**32
+"""HIP refuses a dimension of the grid with this many work-items or more (hipModuleLaunchKernel)."""
+
+POINTERS = Tensors._fields
+INT64 = (
+    "q_seq_stride",
+    "q_row_stride",
+    "kv_block_stride",
+    "weights_seq_stride",
+    "weights_row_stride",
+    "lens_seq_stride",
+    "lens_row_stride",
+    "table_row_stride",
+    "logits_row_stride",
+)
+INT32 = (
+    "batch",
+    "next_n",
+    "max_model_len",
+    "table_width",
+    "block_kv",
+    "kv_token_stride",
+    "kv_chunk_stride",
+    "lens_per_row",
+    "clean_logits",
+    "num_waves",
+)
+ABI: dict[str, tuple[str, int]] = {
+    **dict.fromkeys(POINTERS, ("global_buffer", 8)),
+    **dict.fromkeys(INT64, ("by_value", 8)),
+    **dict.fromkeys(INT32, ("by_value", 4)),
+}
+"""What is packed: name -> (kind, bytes). Strides in bytes."""
+
+TOKEN_STRIDE = {False: 128, True: 16}
+CHUNK_STRIDE = {False: 16, True: 256}
+"""Bytes between tokens, and between the 16-byte chunks of one, within 16 tokens of a plain or preshuffled block."""
+
+_INTEGER_FORMATS = {1: "<B", 2: "<H", 4: "<i", 8: "<q"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +79,156 @@ class Launch:
     block: tuple[int, int, int]
     lds_bytes: int
     kernarg: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Hold a launch that lacks only addresses: what every call of one problem shares.
+
+    ``template`` is the kernarg segment with null pointers; ``pointer_offsets`` say where each address of ``Tensors``
+    goes.
+    """
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    num_waves: int
+    template: bytes = field(repr=False)
+    pointer_offsets: tuple[int, ...] = field(repr=False)
+
+    def at(self, addresses: tuple[int, ...]) -> Launch:
+        """Fill in the addresses, in the order of ``Tensors``; 0 for an absent tensor."""
+        kernarg = bytearray(self.template)
+        for offset, address in zip(self.pointer_offsets, addresses, strict=True):
+            _ADDRESS.pack_into(kernarg, offset, address)
+        return Launch(self.kernel, self.grid, BLOCK, 0, bytes(kernarg))
+
+
+_ADDRESS = struct.Struct("<Q")
+
+
+def plan(problem: Problem, kernel: Kernel, *, rows_per_wave: int, num_cus: int) -> Plan:
+    """Plan the launch of a kernel on a problem for a device of ``num_cus`` compute units.
+
+    Uses shapes and host integers only, never a length, so a captured launch replays right with other lengths.
+    Raises AbiMismatch when the kernel does not take what is packed, ValueError when the grid or an integer is too
+    large.
+    """
+    check_abi(kernel)
+    num_waves = waves(problem, kernel, rows_per_wave=rows_per_wave, num_cus=num_cus)
+    grid = (-(-num_waves // WAVES_PER_WORKGROUP), 1, 1)
+    if grid[0] * BLOCK[0] >= MAX_WORK_ITEMS:
+        raise ValueError(
+            f"{kernel.name}: {grid[0]} workgroups of {BLOCK[0]} work-items are {grid[0] * BLOCK[0]}; a grid must have "
+            "fewer than "
+            f"{MAX_WORK_ITEMS}."
+        )
+    values = _values(problem, num_waves) | _hidden(kernel, grid)
+    template = bytearray(kernel.kernarg_bytes)
+    for arg in kernel.args:
+        if arg.name in POINTERS and not arg.is_hidden:
+            continue
+        value = values[arg.kind if arg.is_hidden else arg.name]
+        try:
+            struct.pack_into(_INTEGER_FORMATS[arg.size], template, arg.offset, value)
+        except struct.error as error:
+            raise ValueError(f"{kernel.name}: {arg.name} is {value}, which does not fit {arg.size} bytes.") from error
+    offsets = {arg.name: arg.offset for arg in kernel.explicit_args}
+    return Plan(kernel, grid, num_waves, bytes(template), tuple(offsets[name] for name in POINTERS))
+
+
+def waves(problem: Problem, kernel: Kernel, *, rows_per_wave: int, num_cus: int) -> int:
+    """Count the waves to launch: as many as the device holds at once, but none without a possible unit of work.
+
+    Units are 64 tokens of one group of rows. The kernel shares out the units that the lengths leave; the bound here is
+    what they could be. A clean output may need the fill of every column up to max_model_len.
+    """
+    columns = problem.max_model_len if problem.clean_logits else problem.reach
+    groups = -(-problem.next_n // rows_per_wave)
+    units = problem.batch * groups * -(-columns // UNIT_TOKENS)
+    return min(num_cus * SIMDS_PER_CU * waves_per_simd(kernel), max(1, units))
+
+
+def waves_per_simd(kernel: Kernel) -> int:
+    """Count the waves that fit on one SIMD by registers and LDS. At least 1."""
+    by_registers = VGPRS_PER_SIMD_LANE // kernel.descriptor.allocated_vgprs
+    by_lds = LDS_BYTES_PER_CU // kernel.lds_bytes if kernel.lds_bytes else MAX_WAVES_PER_SIMD
+    return max(1, min(MAX_WAVES_PER_SIMD, by_registers, by_lds))
+
+
+def check_abi(kernel: Kernel) -> None:
+    """Raise AbiMismatch, showing both lists, unless the kernel takes exactly the arguments of ``ABI``."""
+    label, taken = kernel.code_object.label, kernel.explicit_args
+    problems = [f"{name!r} is missing" for name in ABI if name not in {arg.name for arg in taken}]
+    seen: set[str] = set()
+    for arg in taken:
+        if arg.name in seen:
+            problems.append(f"{arg.name!r} appears twice")
+        elif arg.name not in ABI:
+            problems.append(f"{arg.name!r} is unknown")
+        elif (arg.kind, arg.size) != ABI[arg.name]:
+            problems.append(
+                "{!r} is {} of {} bytes, wanted {} of {}".format(arg.name, arg.kind, arg.size, *ABI[arg.name])
+            )
+        seen.add(arg.name)
+    for arg in kernel.args:
+        if arg.is_hidden and arg.kind not in _HIDDEN_ZERO | _HIDDEN_NONZERO:
+            problems.append(f"hidden argument {arg.kind!r} is unknown")
+        elif arg.is_hidden and arg.size not in _INTEGER_FORMATS:
+            problems.append(f"hidden argument {arg.kind!r} has {arg.size} bytes")
+    if kernel.max_workgroup_size < BLOCK[0]:
+        problems.append(f"workgroups hold at most {kernel.max_workgroup_size} work-items, wanted {BLOCK[0]}")
+    if kernel.wavefront_size != WAVE_SIZE:
+        problems.append(f"waves have {kernel.wavefront_size} lanes, wanted {WAVE_SIZE}")
+    if problems:
+        unnamed = " Compile with -fhip-kernel-arg-name." if any(arg.name == arg.kind for arg in taken) else ""
+        raise AbiMismatch(
+            f"{label}: kernel {kernel.name} does not take what this runtime packs: {'; '.join(problems)}.\n"
+            f"  the kernel takes: {', '.join(map(_show, taken)) or 'nothing'}\n"
+            f"  the runtime packs: {', '.join(f'{name}({kind}, {size})' for name, (kind, size) in ABI.items())}\n"
+            "Rebuild the code object against this version's kernels/, or install the version it was built "
+            f"for.{unnamed}"
+        )
+
+
+def _show(arg: Arg) -> str:
+    return f"{arg.name}({arg.kind}, {arg.size})"
+
+
+def _values(problem: Problem, num_waves: int) -> dict[str, int]:
+    derived = {
+        "kv_token_stride": TOKEN_STRIDE[problem.preshuffle],
+        "kv_chunk_stride": CHUNK_STRIDE[problem.preshuffle],
+        "num_waves": num_waves,
+    }
+    return {name: derived[name] if name in derived else int(getattr(problem, name)) for name in INT64 + INT32}
+
+
+# Hidden arguments (LLVM, "AMDHSA Code Object V5 Metadata"). The HIP runtime writes its own; the emulator reads ours.
+# Those that name services of a runtime (printf, malloc, queues) are null: no kernel here uses them.
+_HIDDEN_NONZERO = frozenset(
+    [f"hidden_{what}_{axis}" for what in ("block_count", "group_size") for axis in "xyz"] + ["hidden_grid_dims"]
+)
+_HIDDEN_ZERO = frozenset(
+    [f"hidden_{what}_{axis}" for what in ("remainder", "global_offset") for axis in "xyz"]
+    + [
+        "hidden_none",
+        "hidden_printf_buffer",
+        "hidden_hostcall_buffer",
+        "hidden_multigrid_sync_arg",
+        "hidden_heap_v1",
+        "hidden_default_queue",
+        "hidden_completion_action",
+        "hidden_private_base",
+        "hidden_shared_base",
+        "hidden_queue_ptr",
+        "hidden_dynamic_lds_size",
+    ]
+)
+
+
+def _hidden(kernel: Kernel, grid: tuple[int, int, int]) -> dict[str, int]:
+    values = dict.fromkeys(_HIDDEN_ZERO, 0) | {"hidden_grid_dims": 1}
+    for axis, workgroups, work_items in zip("xyz", grid, BLOCK, strict=True):
+        values[f"hidden_block_count_{axis}"] = workgroups
+        values[f"hidden_group_size_{axis}"] = work_items
+    return values

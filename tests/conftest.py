@@ -1,6 +1,62 @@
-"""Put the tests' own folder on the path, for `cases`."""
+"""Fixtures that several test files share."""
 
+from __future__ import annotations
+
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import pytest
+
+from indexer_rt import launch
+
+_C_TYPES = {("global_buffer", 8): "char*", ("by_value", 8): "long", ("by_value", 4): "int"}
+
+# HIP text of a kernel that takes the operator's arguments and uses them all, so that it runs on any of the operator's
+# inputs: the first work-item of the grid writes the sum of its scalars to the first logit.
+_BODY = """
+extern "C" __attribute__((global, amdgpu_flat_work_group_size(256, 256))) void {name}({parameters}) {{
+  if (__builtin_amdgcn_workgroup_id_x() == 0 && __builtin_amdgcn_workitem_id_x() == 0)
+    *(float*)logits = (float)({total});
+}}
+"""
+
+
+def hip_source(name: str, abi: dict[str, tuple[str, int]]) -> str:
+    parameters = ", ".join(f"{_C_TYPES[kind]} {arg}" for arg, kind in abi.items())
+    total = " + ".join(arg for arg, (kind, _) in abi.items() if kind == "by_value") or "0"
+    return _BODY.format(name=name, parameters=parameters, total=total)
+
+
+def compile_hip(source: str, directory: Path, name: str, *flags: str) -> Path:
+    """Compile HIP text to ``directory/name.hsaco`` with the pip toolchain."""
+    text, assembly, relocatable, hsaco = (directory / f"{name}.{end}" for end in ("hip", "s", "o", "hsaco"))
+    text.write_text(source)
+    zig = [sys.executable, "-m", "ziglang"]
+    hip = ["-x", "hip", "--offload-arch=gfx950", "--cuda-device-only", "-nogpuinc", "-nogpulib", "-O3"]
+    steps = (
+        [*zig, "clang", *hip, "-mcode-object-version=5", "-fhip-kernel-arg-name", *flags, "-S", "-o", assembly, text],
+        [*zig, "clang", "--target=amdgcn-amd-amdhsa", "-mcpu=gfx950", "-c", assembly, "-o", relocatable],
+        [*zig, "ld.lld", "-shared", relocatable, "-o", hsaco],
+    )
+    for step in steps:
+        subprocess.run([str(part) for part in step], check=True, capture_output=True, text=True)
+    return hsaco
+
+
+@pytest.fixture(scope="session")
+def compile_kernel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that compiles a kernel taking ``abi`` into a new folder and returns the file."""
+    pytest.importorskip("ziglang", reason="the pip toolchain is not installed")
+
+    def compile_one(name: str, abi: dict[str, tuple[str, int]] = launch.ABI, *flags: str) -> Path:
+        return compile_hip(hip_source(name, abi), tmp_path_factory.mktemp("kernel"), name, *flags)
+
+    return compile_one
+
+
+@pytest.fixture(scope="session")
+def stand_in(compile_kernel: Callable[..., Path]) -> Path:
+    """Return a code object with the operator's arguments and none of its arithmetic, named as a page kernel."""
+    return compile_kernel("fp8_paged_mqa_logits_h32_r2_page")

@@ -1,0 +1,119 @@
+"""Pick the end of the line that runs a launch: an MI350X or MI355X by HIP, or the emulator for CPU tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from .code_object import ARCHITECTURE, Kernel
+from .launch import Launch
+from .problem import Tensors, extent_bytes
+
+if TYPE_CHECKING:
+    from .emu import Buffer
+
+MI355X_CUS = 256
+
+
+class Device(Protocol):
+    """Run launches. Both ends, hip and emulator, are one of these."""
+
+    name: str
+    num_cus: int
+
+    def load(self, kernel: Kernel) -> None:
+        """Make a kernel ready to run; a later ``run`` loads nothing."""
+
+    def addresses(self, tensors: Tensors, pointers: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the addresses that the kernel is to see for tensors that lie at ``pointers`` in this process."""
+
+    def run(self, launch: Launch, tensors: Tensors) -> None:
+        """Run a launch on tensors whose addresses it holds."""
+
+
+class EmulatedDevice:
+    """Run launches in the emulator, on CPU tensors, as a device with an MI355X's 256 compute units.
+
+    Every access outside a tensor faults, even into another one's memory: each tensor gets an address range of its own.
+    ``strict`` also faults on what the hardware leaves undefined (slower).
+    """
+
+    name = "emulator"
+    num_cus = MI355X_CUS
+
+    def __init__(self, *, strict: bool = True) -> None:
+        self.strict = strict
+
+    def load(self, kernel: Kernel) -> None:
+        """Do nothing: the emulator reads the code object as it is."""
+
+    def addresses(self, tensors: Tensors, pointers: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(
+            0 if tensor is None else _base(index) + pointer % _PAGE
+            for index, (tensor, pointer) in enumerate(zip(tensors, pointers, strict=True))
+        )
+
+    def run(self, launch: Launch, tensors: Tensors) -> None:
+        from . import emu
+
+        pointers = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+        buffers = [
+            _buffer(name, address, tensor)
+            for name, address, tensor in zip(Tensors._fields, self.addresses(tensors, pointers), tensors, strict=True)
+            if tensor is not None
+        ]
+        emu.run(launch, buffers, strict=self.strict)
+
+
+_PAGE = 4096
+
+
+def _base(index: int) -> int:
+    """Return where the emulated address range of tensor ``index`` starts: 16 TB each, all below 2**47."""
+    return (index + 1) << 44
+
+
+def _buffer(name: str, address: int, tensor: Tensor) -> Buffer:
+    """Wrap the memory from a tensor's first element to the last one it can reach, not a byte more."""
+    from .emu import Buffer
+
+    window = torch.empty(0, dtype=torch.uint8).set_(
+        tensor.untyped_storage(), tensor.storage_offset() * tensor.element_size(), (extent_bytes(tensor),), (1,)
+    )
+    return Buffer(name, address, window.numpy(), name == "logits")
+
+
+def why_not(device: torch.device | str) -> str | None:
+    """Say why code objects cannot run on a device, or None when they can. Makes no HIP call of its own."""
+    device = torch.device(device)
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        return f"device: expected a ROCm device ('cuda') or 'cpu' (emulated), got {device}."
+    if torch.version.hip is None:
+        return (
+            f"device: {device} belongs to a torch built for CUDA ({torch.__version__}); the code objects run on "
+            f"{ARCHITECTURE}. "
+            "Install torch for ROCm, or pass CPU tensors to use the emulator."
+        )
+    from . import hip
+
+    return hip.why_not(device)
+
+
+def of(device: torch.device | str) -> Device:
+    """Return the end that serves a device. Raises ValueError with the reason of ``why_not`` when none does."""
+    device = torch.device(device)
+    reason = why_not(device)
+    if reason is not None:
+        raise ValueError(reason)
+    if device.type == "cpu":
+        return _EMULATED
+    from . import hip
+
+    return hip.device(device)
+
+
+_EMULATED = EmulatedDevice()
