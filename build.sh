@@ -84,7 +84,8 @@ compile_one() {  # name source defines...
 }
 
 jobs=$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN) running=0 failed=0 built=()
-while read -r source heads rows addressing waves; do
+while read -r source heads rows addressing waves rest; do
+    [[ $waves && ! $rest ]] || die "$kernels/variants.txt: a line is '$source $heads $rows $addressing $waves $rest', wanted five columns: source H R A W."
     name=${source}_h${heads}_r${rows}_${addressing}
     case $addressing in
         page) gather=0 ;;

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from . import environment, manifest, table
 from .code_object import CodeObject, Kernel
-from .errors import IndexerRtError, RuntimeNotFound
+from .errors import IndexerRtError
 from .verify import verify
 
 NO_TORCH = (
@@ -31,6 +31,10 @@ def main(words: list[str] | None = None) -> int:
     check = commands.add_parser("verify", help="check hashes, ELF, manifest and every instruction of the code objects")
     check.add_argument("folder", nargs="?", type=Path, help="folder of code objects (default: those in use)")
     arguments = parser.parse_args(words)
+    try:
+        environment.current()
+    except ValueError as error:
+        parser.error(str(error))
     try:
         if arguments.command == "demo":
             return run_demo(arguments.seed)
@@ -113,9 +117,7 @@ def print_info() -> int:
     return 0
 
 
-_INFO_HEADINGS = (
-    "kernel", "target", "version", "VGPR", "AGPR", "SGPR", "LDS", "spills", "block", "code bytes", "waves/SIMD", "sha256",
-)  # fmt: skip
+_INFO_HEADINGS = ("kernel", "version", "VGPR", "AGPR", "SGPR", "LDS", "spills", "code bytes", "waves/SIMD", "sha256")
 
 
 def _info_row(kernel: Kernel) -> tuple[str, ...]:
@@ -126,11 +128,10 @@ def _info_row(kernel: Kernel) -> tuple[str, ...]:
         kernel.sgprs,
         kernel.lds_bytes,
         kernel.vgpr_spills + kernel.sgpr_spills,
-        kernel.max_workgroup_size,
         len(kernel.code),
         manifest.waves_per_simd(kernel),
     )
-    return (kernel.name, code_object.target, f"v{code_object.version}", *map(str, numbers), code_object.sha256[:12])
+    return (kernel.name, f"{code_object.target} v{code_object.version}", *map(str, numbers), code_object.sha256[:12])
 
 
 def _version(name: str) -> str:
@@ -147,8 +148,8 @@ def _hip_runtime() -> str:
 
     try:
         return hip.runtime_version()
-    except RuntimeNotFound as error:
-        return f"not found. {error}"
+    except IndexerRtError as error:
+        return f"none that can be used. {error}"
 
 
 def run_verify(folder: Path) -> int:

@@ -5,25 +5,36 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
 
 from . import device as devices
 from . import environment, kv_cache, ops, reference
-from .catalog import HEAD_DIM, Catalog
+from .catalog import Catalog
+from .manifest import HEAD_DIM
 from .problem import Problem, Tensors
 
 NUM_HEADS = 32
 MAX_MODEL_LEN = 2500
 
-# Largest error accepted of a cell, in units of scale * sum_h |w_h| * sum_d |q * k|. fp32 sums of 32 * 128 products keep it.
+# Largest error of a cell that is accepted, in units of scale * sum_h |w_h| * sum_d |q * k|: what fp32 sums keep.
 LIMIT = 1e-6
 
 # e4m3fn and float32 NaN: what lies in cache slots and table columns that the kernel must not read.
 _NAN_BYTE = 0xFF
 _NO_BLOCK = -1
+
+
+class Step(NamedTuple):
+    """Hold the op's tensors, in the order of its parameters."""
+
+    q_fp8: Tensor
+    kv_cache_fp8: Tensor
+    weights: Tensor
+    context_lens: Tensor
+    block_tables: Tensor
 
 
 class Options(TypedDict):
@@ -35,7 +46,7 @@ class Options(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Describe one decode step: ``context_lens`` in tokens, a sequence each (0: a padded slot), ``next_n`` rows each."""
+    """Describe one decode step: ``next_n`` rows for each of ``context_lens`` (tokens; 0 is a padded slot)."""
 
     next_n: int
     block_kv: int
@@ -62,7 +73,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hold what one case gave. ``error`` is in the units of ``LIMIT``; ``seconds`` are those of the op on ``device``."""
+    """Hold what one case gave. ``error`` is in the units of ``LIMIT``, ``seconds`` what the op took on ``device``."""
 
     case: str
     variant: str
@@ -88,16 +99,16 @@ def find_device() -> tuple[torch.device, str]:
     return torch.device("cpu"), f"the emulator, on the CPU ({' '.join(reasons) or 'torch sees no GPU'})"
 
 
-def name_variant(step: dict[str, Tensor], options: Options) -> str:
+def name_variant(step: Step, options: Options) -> str:
     """Return the name of the code object that the op chooses for a step."""
-    tensors = Tensors(*step.values(), cu_seqlens_q=None, logits=None)
+    tensors = Tensors(*step, cu_seqlens_q=None, logits=None)
     folder = environment.current().hsaco_dir
     catalog = Catalog.shipped() if folder is None else Catalog.read(folder)
     return catalog.choose(Problem.check(tensors, **options)).name
 
 
-def make_step(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
-    """Make the op's tensors, on the CPU, under its parameters' names and in their order.
+def make_step(case: Case, generator: torch.Generator) -> Step:
+    """Make the op's tensors, on the CPU.
 
     Blocks are scattered over a pool with spare ones in it. Every cache slot past a sequence's end holds NaN and every
     table column past its last block -1: a kernel that reads one shows it.
@@ -121,25 +132,25 @@ def make_step(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
 
     batch, rows = len(counts), len(counts) * case.next_n
     q = torch.randn(batch, case.next_n, NUM_HEADS, HEAD_DIM, generator=generator)
-    return {
-        "q_fp8": q.to(torch.float8_e4m3fn),
-        "kv_cache_fp8": kv_cache.assemble(values, scales),
-        "weights": torch.randn(rows, NUM_HEADS, generator=generator) * NUM_HEADS**-0.5,
-        "context_lens": torch.tensor(case.context_lens, dtype=torch.int32),
-        "block_tables": block_tables,
-    }
+    return Step(
+        q_fp8=q.to(torch.float8_e4m3fn),
+        kv_cache_fp8=kv_cache.assemble(values, scales),
+        weights=torch.randn(rows, NUM_HEADS, generator=generator) * NUM_HEADS**-0.5,
+        context_lens=torch.tensor(case.context_lens, dtype=torch.int32),
+        block_tables=block_tables,
+    )
 
 
 def run_case(case: Case, device: torch.device, generator: torch.Generator) -> Outcome:
     """Run one case on a device and compare with the reference on the CPU."""
     step = make_step(case, generator)
-    on_device = {name: tensor.to(device) for name, tensor in step.items()}
+    on_device = Step(*(tensor.to(device) for tensor in step))
     options: Options = {"max_model_len": MAX_MODEL_LEN, "preshuffle": case.preshuffle}
     if device.type == "cuda":
-        ops.fp8_paged_mqa_logits(**on_device, **options)  # loads the module; not timed
+        ops.fp8_paged_mqa_logits(*on_device, **options)  # loads the module; not timed
         torch.cuda.synchronize(device)
     start = time.perf_counter()
-    logits = ops.fp8_paged_mqa_logits(**on_device, **options)
+    logits = ops.fp8_paged_mqa_logits(*on_device, **options)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     seconds = time.perf_counter() - start
@@ -148,22 +159,21 @@ def run_case(case: Case, device: torch.device, generator: torch.Generator) -> Ou
     return Outcome(case.name, name_variant(step, options), where, error, mask_equal, seconds)
 
 
-def compare(logits: Tensor, step: dict[str, Tensor], options: Options) -> tuple[float, bool]:
+def compare(logits: Tensor, step: Step, options: Options) -> tuple[float, bool]:
     """Return the largest error, in the units of ``LIMIT``, and whether -inf stands exactly where it should.
 
     ``logits``: float32 [rows, MAX_MODEL_LEN] on the CPU. A NaN among them is an infinite error.
     """
-    expected = reference.fp8_paged_mqa_logits(**step, **options)
+    expected = reference.fp8_paged_mqa_logits(*step, **options, dtype=torch.float64)
     # With every operand's sign cleared, relu changes nothing and the logit is scale * sum_h |w_h| * sum_d |q * k|.
-    sizes = {
-        **step,
-        "q_fp8": (step["q_fp8"].view(torch.uint8) & 0x7F).view(torch.float8_e4m3fn),
-        "kv_cache_fp8": _without_value_signs(step["kv_cache_fp8"]),
-        "weights": step["weights"].abs(),
-    }
-    unit = reference.fp8_paged_mqa_logits(**sizes, **options)
+    sizes = step._replace(
+        q_fp8=(step.q_fp8.view(torch.uint8) & 0x7F).view(torch.float8_e4m3fn),
+        kv_cache_fp8=_without_value_signs(step.kv_cache_fp8),
+        weights=step.weights.abs(),
+    )
+    unit = reference.fp8_paged_mqa_logits(*sizes, **options, dtype=torch.float64)
     written = ~expected.isneginf()
-    error = ((logits.double() - expected.double()).abs() / unit.double())[written]
+    error = ((logits.double() - expected).abs() / unit)[written]
     largest = float(error.nan_to_num(nan=torch.inf).max())
     return largest, torch.equal(logits.isneginf(), expected.isneginf())
 

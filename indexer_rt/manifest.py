@@ -122,6 +122,11 @@ def waves_per_simd(kernel: Kernel) -> int:
     return waves
 
 
+def defines_of(flags: str) -> dict[str, str]:
+    """Return the macros that compiler flags, as an entry holds them, define."""
+    return dict(flag[2:].partition("=")[::2] for flag in flags.split() if flag.startswith("-D"))
+
+
 def compiler_comment(code_object: CodeObject) -> list[str]:
     """Return the strings of ``.comment``: each compiler and linker that made the ELF, as it calls itself."""
     section = ELFFile(io.BytesIO(code_object.data)).get_section_by_name(".comment")

@@ -92,9 +92,12 @@ def _verify_stated(entry: dict[str, Any], code_object: CodeObject, source_sha256
         "ROWS_PER_WAVE": str(problem.get("rows_per_wave")),
         "GATHER": {"page": "0", "gather": "1"}.get(problem.get("addressing")),
     }
-    given = dict(flag[2:].partition("=")[::2] for flag in entry["flags"].split() if flag.startswith("-D"))
+    given = manifest.defines_of(entry["flags"])
+    waves, wanted = manifest.waves_per_simd(manifest.only_kernel(code_object)), given.pop("WAVES_PER_SIMD", "none")
     if given != defines:
         faults.append(f"flags define {given}, but name and problem ask for {defines}")
+    if not wanted.isdecimal() or waves < int(wanted):
+        faults.append(f"flags: WAVES_PER_SIMD is {wanted}, but the registers leave room for {waves}")
     if problem.get("head_dim") != manifest.HEAD_DIM:
         faults.append(f"problem.head_dim is {problem.get('head_dim')!r}, wanted {manifest.HEAD_DIM}")
     ending = f"_h{problem.get('num_heads')}_r{problem.get('rows_per_wave')}_{problem.get('addressing')}"

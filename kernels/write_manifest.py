@@ -18,14 +18,17 @@ from indexer_rt.errors import CodeObjectError
 COLUMNS = ("variant", "VGPR", "AGPR", "SGPR", "LDS", "spills", "code bytes", "waves/SIMD")
 
 
-def check(folder: Path, name: str) -> tuple[CodeObject | None, list[str]]:
-    """Read one code object. Returns it and what is wrong with it."""
+def check(folder: Path, name: str, flags: str) -> tuple[CodeObject | None, list[str]]:
+    """Read one code object that was compiled with ``flags``. Returns it and what is wrong with it."""
     try:
         code_object = CodeObject.read(folder / f"{name}.hsaco")
         kernel = manifest.only_kernel(code_object)
     except CodeObjectError as error:
         return None, [str(error)]
     faults = manifest.forbidden(code_object)
+    waves, wanted = manifest.waves_per_simd(kernel), int(manifest.defines_of(flags)["WAVES_PER_SIMD"])
+    if waves < wanted:
+        faults.append(f"leaves room for {waves} waves per SIMD, variants.txt wants {wanted}")
     if kernel.name != name:
         faults.append(f"its kernel is called {kernel.name}, wanted {name}: use the macro KERNEL_NAME")
     return code_object, faults
@@ -37,7 +40,7 @@ def main(folder: Path, kernels: Path, compiler: str) -> int:
     entries, rows, bad = [], [], 0
     for line in sys.stdin:
         name, heads, rows_per_wave, addressing, flags = line.rstrip("\n").split(" ", 4)
-        code_object, faults = check(folder, name)
+        code_object, faults = check(folder, name, flags)
         for fault in faults:
             print(f"build.sh: {name}: {fault}.".replace("..", "."), file=sys.stderr)
         bad += bool(faults)

@@ -47,6 +47,12 @@ SPOILED = [
         PLAIN + " volatile char* heap = (volatile char*)__builtin_alloca(logits_row_stride); heap[0] = 1;",
         "uses a dynamic stack",
     ),
+    (
+        "too many registers",
+        "amdgpu_flat_work_group_size(256, 256)",
+        "amdgpu_flat_work_group_size(256, 256), amdgpu_waves_per_eu(1, 1)",
+        "leaves room for 1 waves per SIMD, variants.txt wants 2",
+    ),
     ("name", "KERNEL_NAME", "other_name", f"its kernel is called other_name, wanted {VARIANT}"),
     ("syntax", "const int lane", "const int 1lane", "the compiler failed with status 1"),
     (
@@ -309,10 +315,17 @@ def test_wrong_arguments_are_refused(kernels: Path, tmp_path: Path, args: tuple[
 
 
 def test_variant_with_unknown_addressing_is_refused(kernels: Path, tmp_path: Path) -> None:
-    (kernels / "variants.txt").write_text("fp8_paged_mqa_logits 32 1 linear\n")
+    (kernels / "variants.txt").write_text("fp8_paged_mqa_logits 32 1 linear 4\n")
     result = build("--kernels", kernels, "--out", tmp_path / "out")
     assert result.returncode == 1
     assert "addressing is 'linear', wanted page or gather" in result.stderr
+
+
+def test_variant_with_a_column_missing_is_refused(kernels: Path, tmp_path: Path) -> None:
+    (kernels / "variants.txt").write_text("fp8_paged_mqa_logits 32 1 page\n")
+    result = build("--kernels", kernels, "--out", tmp_path / "out")
+    assert result.returncode == 1
+    assert "a line is 'fp8_paged_mqa_logits 32 1 page  ', wanted five columns" in result.stderr
 
 
 def test_driver_refuses_what_it_cannot_honour(tmp_path: Path) -> None:
