@@ -102,9 +102,21 @@ class Problem:
 
         Raises TypeError for a wrong type or dtype, ValueError for everything else; each message names the argument.
         """
-        for name, public, tensor in zip(Tensors._fields, PUBLIC_NAMES, tensors, strict=True):
-            if tensor is not None or name not in _OPTIONAL:
-                _check_kind(public, tensor)
+        given = [
+            (public, tensor)
+            for name, public, tensor in zip(Tensors._fields, PUBLIC_NAMES, tensors, strict=True)
+            if tensor is not None or name not in _OPTIONAL
+        ]
+        for public, tensor in given:
+            _check_kind(public, tensor)
+        for public, tensor in given:
+            if tensor.device != tensors.q.device:
+                raise ValueError(
+                    f"{public}: is on {tensor.device}, q_fp8 is on {tensors.q.device}. "
+                    "All tensors must be on one device; nothing is copied."
+                )
+        for public, tensor in given:
+            _check_plain(public, tensor)
         q, kv_cache, weights, context_lens, block_tables, cu_seqlens_q, logits = tensors
         is_packed = cu_seqlens_q is not None
         for name, flag in (("preshuffle", preshuffle), ("clean_logits", clean_logits), ("lens_per_row", lens_per_row)):
@@ -208,12 +220,6 @@ class Problem:
         if logits is not None:
             logits_row_stride = _logits_stride(logits, num_rows, columns)
 
-        for public, tensor in zip(PUBLIC_NAMES, tensors, strict=True):
-            if tensor is not None and tensor.device != q.device:
-                raise ValueError(
-                    f"{public}: is on {tensor.device}, q_fp8 is on {q.device}. All tensors must be on one device; "
-                    "nothing is copied."
-                )
         return cls(
             device=q.device,
             num_heads=num_heads,
@@ -360,6 +366,9 @@ def _check_kind(public: str, tensor: Any) -> None:
         raise TypeError(f"{public}: expected a torch.Tensor, got {type(tensor).__name__}.")
     if tensor.layout != torch.strided:
         raise TypeError(f"{public}: expected a strided tensor, got layout {tensor.layout}.")
+
+
+def _check_plain(public: str, tensor: Tensor) -> None:
     if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.device.type == "meta":
         what = "a meta tensor" if tensor.device.type == "meta" else f"a {type(tensor).__name__}"
         raise TypeError(
