@@ -41,7 +41,8 @@ def compile_hip(source: str, directory: Path, name: str, *flags: str) -> Path:
         [*zig, "ld.lld", "-shared", relocatable, "-o", hsaco],
     )
     for step in steps:
-        subprocess.run([str(part) for part in step], check=True, capture_output=True, text=True)
+        done = subprocess.run([str(part) for part in step], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
     return hsaco
 
 
