@@ -6,7 +6,6 @@ none; then a file's name says what it solves: ``fp8_paged_mqa_logits_h{heads}_r{
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import re
 from dataclasses import dataclass, field
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CodeObjectError
+from .manifest import HEAD_DIM, shipped_folder
 from .problem import Problem
 
 OPERATOR = "fp8_paged_mqa_logits"
-HEAD_DIM = 128
 GATHER_BLOCKS = (1, 2, 4, 8)
 """Block sizes that the gather kernels read, token by token."""
 PAGE_MULTIPLE = 16
@@ -57,11 +56,7 @@ class Catalog:
     @classmethod
     def shipped(cls) -> Catalog:
         """Read the code objects that came with the package (or lie beside it, in a checkout)."""
-        try:
-            directory = Path(str(importlib.resources.files("indexer_rt.hsaco")))
-        except ModuleNotFoundError:
-            directory = Path(__file__).parent.parent / "hsaco"
-        return cls.read(directory)
+        return cls.read(shipped_folder())
 
     @classmethod
     def read(cls, directory: Path | str) -> Catalog:

@@ -173,6 +173,12 @@ def _call(call: str, *arguments: Any, where: str) -> Any:
     return outcome[1] if len(outcome) > 1 else None
 
 
+def runtime_version() -> str:
+    """Return the version of the HIP runtime that launches use, after finding it. Raises RuntimeNotFound or HipError."""
+    _call("hipRuntimeGetVersion", where="the runtime")
+    return _runtime_version(_library())
+
+
 def _runtime_version(hip: Any) -> str:
     """Return the runtime's version for messages. HIP encodes it as major * 10**7 + minor * 10**5 + patch."""
     status, version = hip.hipRuntimeGetVersion()

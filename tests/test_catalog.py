@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import make_case, make_packed
+from calls import make_call, make_packed
 
 from indexer_rt.catalog import Catalog, addressing_of, best_rows
 from indexer_rt.errors import CodeObjectError
@@ -73,20 +73,20 @@ def test_rows_come_from_what_is_there() -> None:
 
 @pytest.mark.parametrize("block_kv", [1, 2, 4, 8])
 def test_small_blocks_are_gathered(folder: Path, block_kv: int) -> None:
-    entry = Catalog.read(folder).choose(make_case(block_kv=block_kv, preshuffle=False).check())
+    entry = Catalog.read(folder).choose(make_call(block_kv=block_kv, preshuffle=False).check())
     assert (entry.name, entry.addressing, entry.rows_per_wave) == (name_of(1, "gather"), "gather", 1)
 
 
 @pytest.mark.parametrize("preshuffle", [False, True])
 @pytest.mark.parametrize("block_kv", [16, 48, 64, 128, 640])
 def test_multiples_of_16_are_pages(folder: Path, block_kv: int, preshuffle: bool) -> None:
-    case = make_case(block_kv=block_kv, preshuffle=preshuffle, next_n=5)
-    assert Catalog.read(folder).choose(case.check()).name == name_of(3, "page")
+    call = make_call(block_kv=block_kv, preshuffle=preshuffle, next_n=5)
+    assert Catalog.read(folder).choose(call.check()).name == name_of(3, "page")
 
 
 def test_rows_can_be_chosen_by_hand(folder: Path) -> None:
     catalog = Catalog.read(folder)
-    assert catalog.choose(make_case().check(), 6).name == name_of(6, "page")
+    assert catalog.choose(make_call().check(), 6).name == name_of(6, "page")
     assert catalog.choose(make_packed(counts=(1, 4)).check()).name == name_of(4, "page")
 
 
@@ -143,7 +143,7 @@ def test_a_folder_without_one_addressing_says_so(folder: Path) -> None:
 
 def test_choose_raises_the_reason(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"^num_heads: expected 32, got 8\.$"):
-        Catalog.read(folder).choose(make_case(heads=8).check())
+        Catalog.read(folder).choose(make_call(heads=8).check())
 
 
 def test_addressing_follows_the_block_size() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import Case, make_case, make_packed
+from calls import Call, make_call, make_packed
 
 import indexer_rt
 from indexer_rt import device, environment, kv_cache, ops
@@ -54,27 +54,27 @@ def code_objects(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 @pytest.fixture
-def op(code_objects: Path, end: RecordingDevice) -> Callable[[Case], torch.Tensor]:
-    return lambda case: indexer_rt.fp8_paged_mqa_logits(**case.call())
+def op(code_objects: Path, end: RecordingDevice) -> Callable[[Call], torch.Tensor]:
+    return lambda call: indexer_rt.fp8_paged_mqa_logits(**call.arguments())
 
 
-Op = Callable[[Case], torch.Tensor]
+Op = Callable[[Call], torch.Tensor]
 
 
 # Calls ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_output_is_returned(op: Op, end: RecordingDevice) -> None:
-    logits = op(make_case(next_n=2))
+    logits = op(make_call(next_n=2))
     assert logits.shape == (4, 200) and logits.dtype == torch.float32 and not logits.requires_grad
     (launch,) = end.launches
     assert launch.kernel.name == "fp8_paged_mqa_logits_h32_r2_page"
 
 
 def test_a_given_output_is_returned_itself(op: Op) -> None:
-    case = make_case()
-    case.out = torch.zeros(2, 300)
-    assert op(case) is case.out
+    call = make_call()
+    call.out = torch.zeros(2, 300)
+    assert op(call) is call.out
 
 
 def test_the_same_signature_is_planned_once(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_the_same_signature_is_planned_once(op: Op, monkeypatch: pytest.MonkeyPa
     prepare = ops.Runtime.prepare
     monkeypatch.setattr(ops.Runtime, "prepare", lambda self, *a: prepared.append(a) or prepare(self, *a))
     for _ in range(3):
-        op(make_case())
+        op(make_call())
         op(make_packed())
     assert len(prepared) == 2
 
@@ -90,53 +90,53 @@ def test_the_same_signature_is_planned_once(op: Op, monkeypatch: pytest.MonkeyPa
 def test_plans_do_not_pile_up(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "_MAX_PLANS", 3)
     for length in range(1, 20):
-        op(make_case(max_model_len=length))
+        op(make_call(max_model_len=length))
     assert len(ops._current._ready) <= 3
 
 
 @pytest.mark.parametrize("options", [{"batch": 0}, {"next_n": 0}, {"max_model_len": 0}])
 def test_empty_problems_return_without_a_launch(op: Op, end: RecordingDevice, options: dict[str, int]) -> None:
-    case = make_case(**options)
-    assert op(case).numel() == 0 and not end.launches
+    call = make_call(**options)
+    assert op(call).numel() == 0 and not end.launches
 
 
 def test_an_empty_table_still_fills(op: Op, end: RecordingDevice) -> None:
-    case = make_case(width=0)
-    op(case)
+    call = make_call(width=0)
+    op(call)
     assert len(end.launches) == 1
-    case.out = torch.zeros(2, 200)
-    op(case)
+    call.out = torch.zeros(2, 200)
+    op(call)
     assert len(end.launches) == 1  # nothing to write without a fill
 
 
 def test_tensors_that_require_grad_are_read_as_data(op: Op) -> None:
-    case = make_case()
-    case.weights = torch.nn.Parameter(case.weights)
-    assert not op(case).requires_grad
+    call = make_call()
+    call.weights = torch.nn.Parameter(call.weights)
+    assert not op(call).requires_grad
 
 
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
-def _heads(count: int) -> Callable[[Case], None]:
-    def apply(case: Case) -> None:
-        case.q_fp8 = torch.zeros(2, 1, count, 128, dtype=torch.float8_e4m3fn)
-        case.weights = torch.zeros(2, count)
+def _heads(count: int) -> Callable[[Call], None]:
+    def apply(call: Call) -> None:
+        call.q_fp8 = torch.zeros(2, 1, count, 128, dtype=torch.float8_e4m3fn)
+        call.weights = torch.zeros(2, count)
 
     return apply
 
 
-def _head_dim(size: int) -> Callable[[Case], None]:
-    def apply(case: Case) -> None:
-        case.q_fp8 = torch.zeros(2, 1, 32, size, dtype=torch.float8_e4m3fn)
-        case.kv_cache_fp8 = torch.zeros(16, 64, 1, size + 4, dtype=torch.uint8)
+def _head_dim(size: int) -> Callable[[Call], None]:
+    def apply(call: Call) -> None:
+        call.q_fp8 = torch.zeros(2, 1, 32, size, dtype=torch.float8_e4m3fn)
+        call.kv_cache_fp8 = torch.zeros(16, 64, 1, size + 4, dtype=torch.uint8)
 
     return apply
 
 
-def _block(size: int, preshuffle: bool) -> Callable[[Case], None]:
-    def apply(case: Case) -> None:
-        case.kv_cache_fp8, case.preshuffle = torch.zeros(16, size, 1, 132, dtype=torch.uint8), preshuffle
+def _block(size: int, preshuffle: bool) -> Callable[[Call], None]:
+    def apply(call: Call) -> None:
+        call.kv_cache_fp8, call.preshuffle = torch.zeros(16, size, 1, 132, dtype=torch.uint8), preshuffle
 
     return apply
 
@@ -164,12 +164,12 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("change, asked, reason", UNSUPPORTED.values(), ids=UNSUPPORTED.keys())
 def test_the_operator_and_why_not_give_the_same_reason(
-    op: Op, end: RecordingDevice, change: Callable[[Case], None], asked: dict[str, Any], reason: str
+    op: Op, end: RecordingDevice, change: Callable[[Call], None], asked: dict[str, Any], reason: str
 ) -> None:
-    case = make_case()
-    change(case)
+    call = make_call()
+    change(call)
     with pytest.raises(ValueError) as caught:
-        op(case)
+        op(call)
     question = {"num_heads": 32, "head_dim": 128, "block_kv": 64, "preshuffle": True} | asked
     assert str(caught.value) == indexer_rt.why_not(**question) == reason
     assert not indexer_rt.is_supported(**question) and not end.launches
@@ -179,7 +179,7 @@ def test_the_operator_and_why_not_give_the_same_reason(
 def test_supported_calls_are_supported(op: Op, block_kv: int) -> None:
     assert indexer_rt.is_supported(32, 128, block_kv, device="cpu")
     assert indexer_rt.why_not(32, 128, block_kv) is None
-    op(make_case(block_kv=block_kv, preshuffle=False))
+    op(make_call(block_kv=block_kv, preshuffle=False))
 
 
 def test_support_depends_on_the_device(code_objects: Path) -> None:
@@ -190,62 +190,62 @@ def test_support_depends_on_the_device(code_objects: Path) -> None:
 
 @pytest.mark.parametrize("rows", [0, -1, 5, 64, 1000000])
 def test_rows_per_wave_takes_only_what_there_is(op: Op, rows: int) -> None:
-    case = make_case()
-    case.rows_per_wave = rows
+    call = make_call()
+    call.rows_per_wave = rows
     with pytest.raises(ValueError, match=rf"^rows_per_wave: expected one of 1, 2, 3, 4, 6 or None, got {rows}\.$"):
-        op(case)
+        op(call)
 
 
 @pytest.mark.parametrize("rows", [True, 2.0, "2", torch.tensor(2)])
 def test_rows_per_wave_is_an_int(op: Op, rows: Any) -> None:
-    case = make_case()
-    case.rows_per_wave = 2
-    op(case)
-    case.rows_per_wave = rows
+    call = make_call()
+    call.rows_per_wave = 2
+    op(call)
+    call.rows_per_wave = rows
     with pytest.raises(TypeError, match=r"^rows_per_wave: expected an int or None, got (bool|float|str|Tensor)\.$"):
-        op(case)
+        op(call)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 6])
 def test_rows_per_wave_chooses_the_kernel(op: Op, end: RecordingDevice, rows: int) -> None:
-    case = make_case()
-    case.rows_per_wave = rows
-    op(case)
+    call = make_call()
+    call.rows_per_wave = rows
+    op(call)
     assert end.launches[-1].kernel.name == f"fp8_paged_mqa_logits_h32_r{rows}_page"
 
 
 def test_a_wrong_type_is_refused_after_a_good_call_of_equal_value(op: Op) -> None:
-    case = make_case(max_model_len=1)
-    op(case)
-    case.max_model_len = True
+    call = make_call(max_model_len=1)
+    op(call)
+    call.max_model_len = True
     with pytest.raises(TypeError, match=r"max_model_len: expected an int, got bool"):
-        op(case)
-    case.max_model_len, case.preshuffle = 1, 1
+        op(call)
+    call.max_model_len, call.preshuffle = 1, 1
     with pytest.raises(TypeError, match=r"preshuffle: expected a bool, got int"):
-        op(case)
+        op(call)
 
 
 @pytest.mark.parametrize("value", [None, "q", torch.zeros(2, 32).to_sparse()])
 def test_what_is_no_strided_tensor_is_refused_by_name(op: Op, value: Any) -> None:
-    case = make_case()
-    case.weights = value
+    call = make_call()
+    call.weights = value
     with pytest.raises(TypeError, match=r"^weights: expected a (torch|strided)"):
-        op(case)
+        op(call)
 
 
 def test_the_layout_must_be_given() -> None:
-    arguments = make_case().call()
+    arguments = make_call().arguments()
     del arguments["preshuffle"]
     with pytest.raises(TypeError, match=r"missing 1 required keyword-only argument: 'preshuffle'"):
         indexer_rt.fp8_paged_mqa_logits(**arguments)
 
 
 def test_a_misaligned_tensor_is_refused_at_every_call(op: Op) -> None:
-    op(make_case(block_kv=1, preshuffle=False))
-    case = make_case(block_kv=1, preshuffle=False)
-    case.kv_cache_fp8 = torch.zeros(16 * 132 + 2, dtype=torch.uint8)[2:].view(16, 1, 1, 132)
+    op(make_call(block_kv=1, preshuffle=False))
+    call = make_call(block_kv=1, preshuffle=False)
+    call.kv_cache_fp8 = torch.zeros(16 * 132 + 2, dtype=torch.uint8)[2:].view(16, 1, 1, 132)
     with pytest.raises(ValueError, match=r"kv_cache_fp8: expected an address that is a multiple of 4 bytes"):
-        op(case)
+        op(call)
 
 
 # The emulated end -----------------------------------------------------------------------------------------------------
@@ -272,21 +272,21 @@ def emulated(code_objects: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_emulator_gets_exactly_the_memory_that_the_tensors_reach(emulated: list[Any]) -> None:
-    case = make_case()
-    case.out = torch.zeros(2, 512)[:, 8:208]
-    case.context_lens = torch.arange(4, dtype=torch.int32).view(2, 2)[:, 1]
-    assert indexer_rt.fp8_paged_mqa_logits(**case.call()) is case.out
+    call = make_call()
+    call.out = torch.zeros(2, 512)[:, 8:208]
+    call.context_lens = torch.arange(4, dtype=torch.int32).view(2, 2)[:, 1]
+    assert indexer_rt.fp8_paged_mqa_logits(**call.arguments()) is call.out
     ((_, buffers, strict),) = emulated
     assert strict and set(buffers) == {"q", "kv_cache", "weights", "context_lens", "block_tables", "logits"}
     assert len(buffers["logits"].data) == (512 + 200) * 4 and len(buffers["context_lens"].data) == 12
     assert {name for name, buffer in buffers.items() if buffer.writable} == {"logits"}
     assert buffers["context_lens"].data.view("<i4").tolist() == [1, 2, 3]
     buffers["logits"].data.view("<f4")[0] = 5.0
-    assert case.out[0, 0] == 5.0
+    assert call.out[0, 0] == 5.0
 
 
 def test_the_emulator_s_addresses_are_the_packed_ones_and_far_apart(emulated: list[Any]) -> None:
-    indexer_rt.fp8_paged_mqa_logits(**make_packed().call())
+    indexer_rt.fp8_paged_mqa_logits(**make_packed().arguments())
     ((launch, buffers, _),) = emulated
     offsets = {arg.name: arg.offset for arg in launch.kernel.explicit_args}
     for name, buffer in buffers.items():
@@ -299,9 +299,9 @@ def test_the_emulator_s_addresses_are_the_packed_ones_and_far_apart(emulated: li
 
 
 def test_the_emulator_sees_the_tensor_s_own_alignment(emulated: list[Any]) -> None:
-    case = make_case(block_kv=1, preshuffle=False)
-    case.kv_cache_fp8 = torch.zeros(16 * 132 + 12, dtype=torch.uint8)[12:].view(16, 1, 1, 132)
-    indexer_rt.fp8_paged_mqa_logits(**case.call())
+    call = make_call(block_kv=1, preshuffle=False)
+    call.kv_cache_fp8 = torch.zeros(16 * 132 + 12, dtype=torch.uint8)[12:].view(16, 1, 1, 132)
+    indexer_rt.fp8_paged_mqa_logits(**call.arguments())
     assert emulated[0][1]["kv_cache"].address % 16 == 12
 
 
@@ -309,19 +309,19 @@ def test_the_emulator_sees_the_tensor_s_own_alignment(emulated: list[Any]) -> No
 
 
 def test_swapped_code_objects_serve_the_next_call(op: Op, shelf: Path, tmp_path: Path, end: RecordingDevice) -> None:
-    op(make_case())
+    op(make_call())
     shutil.copy(shelf / "fp8_paged_mqa_logits_h32_r6_page.hsaco", tmp_path)
     indexer_rt.use_code_objects(tmp_path)
-    op(make_case())
+    op(make_call())
     assert [launch.kernel.name[-7:] for launch in end.launches] == ["r1_page", "r6_page"]
     with pytest.raises(ValueError, match=r"block_kv: no gather kernel for 32 heads in"):
-        op(make_case(block_kv=1, preshuffle=False))
+        op(make_call(block_kv=1, preshuffle=False))
 
 
 def test_a_folder_that_holds_none_changes_nothing(op: Op, tmp_path: Path) -> None:
     with pytest.raises(CodeObjectError, match=r"holds no code object"):
         indexer_rt.use_code_objects(tmp_path)
-    op(make_case())
+    op(make_call())
 
 
 def test_the_environment_names_a_folder(
@@ -330,7 +330,7 @@ def test_the_environment_names_a_folder(
     monkeypatch.setenv("INDEXER_RT_HSACO_DIR", str(shelf))
     environment.current.cache_clear()
     monkeypatch.setattr(ops, "_current", None)
-    indexer_rt.fp8_paged_mqa_logits(**make_case().call())
+    indexer_rt.fp8_paged_mqa_logits(**make_call().arguments())
     assert end.launches[0].kernel.code_object.label.startswith(str(shelf))
 
 
@@ -340,7 +340,7 @@ def test_a_file_with_another_kernel_is_named(op: Op, shelf: Path, tmp_path: Path
     with pytest.raises(
         CodeObjectError, match=r"r1_page\.hsaco: expected kernel \w+_r1_page, holds \w+_r6_page\. Rename"
     ):
-        op(make_case())
+        op(make_call())
 
 
 def test_a_file_that_is_not_the_manifest_s_is_named(op: Op, shelf: Path, tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_a_file_that_is_not_the_manifest_s_is_named(op: Op, shelf: Path, tmp_pat
     with pytest.raises(
         ChecksumError, match=rf"{name}\.hsaco: sha256 is [0-9a-f]{{64}}, the manifest says 0{{64}}\. Run"
     ):
-        op(make_case())
+        op(make_call())
 
 
 def test_a_kernel_with_other_arguments_is_refused_by_call_and_load(
@@ -365,7 +365,7 @@ def test_a_kernel_with_other_arguments_is_refused_by_call_and_load(
         if other != path:
             other.unlink()
     indexer_rt.use_code_objects(path.parent)
-    for attempt in (lambda: op(make_case()), lambda: indexer_rt.load("cpu")):
+    for attempt in (lambda: op(make_call()), lambda: indexer_rt.load("cpu")):
         with pytest.raises(AbiMismatch, match=r"'q' is missing; 'kv_cache' is missing"):
             attempt()
     assert not end.loaded and not end.launches
@@ -384,17 +384,17 @@ def test_load_reads_and_loads_everything(code_objects: Path, end: RecordingDevic
 def test_strict_checks_contents_before_the_launch(
     op: Op, end: RecordingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = make_case()
-    case.block_tables[1, 0] = 99
-    op(case)
+    call = make_call()
+    call.block_tables[1, 0] = 99
+    op(call)
     monkeypatch.setenv("INDEXER_RT_STRICT", "1")
     environment.current.cache_clear()
     with pytest.raises(ValueError, match=r"block_tables: row 1, column 0 is 99, expected 0 to 15"):
-        op(case)
-    case.block_tables[1, 0] = 3
-    kv_cache.scales_of(case.kv_cache_fp8)[3, 1] = -0.5
+        op(call)
+    call.block_tables[1, 0] = 3
+    kv_cache.scales_of(call.kv_cache_fp8)[3, 1] = -0.5
     with pytest.raises(ValueError, match=r"slot 1\) is -0\.5, expected >= 0"):
-        op(case)
+        op(call)
     assert len(end.launches) == 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import Case, make_case, make_packed
+from calls import Call, make_call, make_packed
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from indexer_rt import kv_cache
@@ -21,7 +21,7 @@ FP8 = torch.float8_e4m3fn
 
 
 def test_the_native_form_is_described_in_bytes() -> None:
-    problem = make_case(batch=3, next_n=2).check()
+    problem = make_call(batch=3, next_n=2).check()
     assert problem == Problem(
         device=torch.device("cpu"),
         num_heads=32,
@@ -50,36 +50,36 @@ def test_the_native_form_is_described_in_bytes() -> None:
 
 
 def test_q_of_three_dimensions_is_one_row_per_sequence() -> None:
-    case = make_case(batch=6)
-    four = case.check()
-    case.q_fp8 = case.q_fp8.squeeze(1)
-    assert case.check() == four
+    call = make_call(batch=6)
+    four = call.check()
+    call.q_fp8 = call.q_fp8.squeeze(1)
+    assert call.check() == four
 
 
 def test_a_cache_of_three_dimensions_or_of_fp8_is_the_same() -> None:
-    case = make_case()
-    wanted = case.check()
-    case.kv_cache_fp8 = case.kv_cache_fp8.squeeze(2).view(FP8)
-    assert case.check() == wanted
+    call = make_call()
+    wanted = call.check()
+    call.kv_cache_fp8 = call.kv_cache_fp8.squeeze(2).view(FP8)
+    assert call.check() == wanted
 
 
 @pytest.mark.parametrize("shape", [(6, 32), (6, 32, 1), (3, 2, 32)])
 def test_weights_may_have_any_of_three_shapes(shape: tuple[int, ...]) -> None:
-    case = make_case(batch=3, next_n=2)
-    case.weights = torch.zeros(shape)
-    assert case.check() == make_case(batch=3, next_n=2).check()
+    call = make_call(batch=3, next_n=2)
+    call.weights = torch.zeros(shape)
+    assert call.check() == make_call(batch=3, next_n=2).check()
 
 
 def test_strides_are_honoured() -> None:
-    case = make_case(batch=3, next_n=2)
-    case.q_fp8 = torch.zeros(3, 2, 64, 128, dtype=FP8)[:, :, 16:48]
-    case.weights = torch.zeros(3, 2, 40)[:, :, :32]
-    case.context_lens = torch.zeros(3, 2, dtype=torch.int32)[:, 0]
-    case.block_tables = torch.zeros(3, 9, dtype=torch.int32)[:, 2:6]
-    case.out = torch.zeros(6, 512)[:, :256]
+    call = make_call(batch=3, next_n=2)
+    call.q_fp8 = torch.zeros(3, 2, 64, 128, dtype=FP8)[:, :, 16:48]
+    call.weights = torch.zeros(3, 2, 40)[:, :, :32]
+    call.context_lens = torch.zeros(3, 2, dtype=torch.int32)[:, 0]
+    call.block_tables = torch.zeros(3, 9, dtype=torch.int32)[:, 2:6]
+    call.out = torch.zeros(6, 512)[:, :256]
     pool = torch.zeros(16, 64 * 132 + 128, dtype=torch.uint8)
-    case.kv_cache_fp8 = pool.as_strided((16, 64, 1, 132), (pool.stride(0), 132, 132, 1))
-    problem = case.check()
+    call.kv_cache_fp8 = pool.as_strided((16, 64, 1, 132), (pool.stride(0), 132, 132, 1))
+    problem = call.check()
     assert (problem.q_seq_stride, problem.q_row_stride) == (16384, 8192)
     assert (problem.weights_seq_stride, problem.weights_row_stride) == (320, 160)
     assert (problem.lens_seq_stride, problem.table_row_stride) == (8, 36)
@@ -87,16 +87,16 @@ def test_strides_are_honoured() -> None:
 
 
 def test_strides_of_single_elements_do_not_matter() -> None:
-    case = make_case(batch=1)
-    case.q_fp8 = torch.zeros(1, 1, 32, 128, dtype=FP8).as_strided((1, 1, 32, 128), (7, 5, 128, 1))
-    problem = case.check()
+    call = make_call(batch=1)
+    call.q_fp8 = torch.zeros(1, 1, 32, 128, dtype=FP8).as_strided((1, 1, 32, 128), (7, 5, 128, 1))
+    problem = call.check()
     assert (problem.q_seq_stride, problem.q_row_stride, problem.table_row_stride) == (0, 0, 0)
 
 
 def test_a_shared_row_has_stride_zero() -> None:
-    case = make_case(batch=3)
-    case.block_tables = case.block_tables[:1].expand(3, 4)
-    assert case.check().table_row_stride == 0
+    call = make_call(batch=3)
+    call.block_tables = call.block_tables[:1].expand(3, 4)
+    assert call.check().table_row_stride == 0
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_a_shared_row_has_stride_zero() -> None:
 def test_the_shape_of_lengths_says_what_they_are(
     next_n: int, shape: tuple[int, ...], per_row: bool, strides: tuple[int, int]
 ) -> None:
-    case = make_case(batch=3, next_n=next_n)
-    case.context_lens = torch.zeros(shape, dtype=torch.int32)
-    problem = case.check()
+    call = make_call(batch=3, next_n=next_n)
+    call.context_lens = torch.zeros(shape, dtype=torch.int32)
+    problem = call.check()
     assert (problem.lens_per_row, (problem.lens_seq_stride, problem.lens_row_stride)) == (per_row, strides)
-    case.lens_per_row = per_row
-    assert case.check() == problem
+    call.lens_per_row = per_row
+    assert call.check() == problem
 
 
 def test_the_packed_form_is_described() -> None:
@@ -128,33 +128,33 @@ def test_the_packed_form_is_described() -> None:
 
 
 def test_packed_ends_of_rows_have_a_row_stride() -> None:
-    case = make_packed(counts=(2, 0, 3))
-    case.context_lens = torch.zeros(5, 1, dtype=torch.int32)
-    problem = case.check()
+    call = make_packed(counts=(2, 0, 3))
+    call.context_lens = torch.zeros(5, 1, dtype=torch.int32)
+    problem = call.check()
     assert problem.lens_per_row and (problem.lens_seq_stride, problem.lens_row_stride) == (0, 4)
 
 
 @pytest.mark.parametrize("per_row", [False, True])
 def test_packed_lengths_that_fit_both_ways_are_what_the_caller_says(per_row: bool) -> None:
-    case = make_packed(counts=(2, 0, 1))
-    case.lens_per_row = per_row
-    assert case.check().lens_per_row is per_row
+    call = make_packed(counts=(2, 0, 1))
+    call.lens_per_row = per_row
+    assert call.check().lens_per_row is per_row
 
 
 @pytest.mark.parametrize("value", [200, np.int64(200), np.int32(200)])
 def test_host_integers_may_be_numpy_s(value: Any) -> None:
-    case = make_case()
-    case.max_model_len = value
-    assert case.check().max_model_len == 200
+    call = make_call()
+    call.max_model_len = value
+    assert call.check().max_model_len == 200
 
 
 @pytest.mark.parametrize(
     "given, clean, wanted", [(False, None, True), (True, None, False), (True, True, True), (False, False, False)]
 )
 def test_an_own_output_is_clean_and_a_given_one_is_not(given: bool, clean: bool | None, wanted: bool) -> None:
-    case = make_case()
-    case.out, case.clean_logits = (torch.zeros(2, 200) if given else None), clean
-    assert case.check().clean_logits is wanted
+    call = make_call()
+    call.out, call.clean_logits = (torch.zeros(2, 200) if given else None), clean
+    assert call.check().clean_logits is wanted
 
 
 @pytest.mark.parametrize(
@@ -169,15 +169,15 @@ def test_an_own_output_is_clean_and_a_given_one_is_not(given: bool, clean: bool 
     ],
 )
 def test_empty_dimensions_are_no_errors(options: dict[str, int], has_work: bool) -> None:
-    problem = make_case(**options).check()
+    problem = make_call(**options).check()
     assert problem.has_work is has_work
     assert problem.new_logits().shape == (problem.num_rows, problem.max_model_len)
 
 
 def test_an_empty_table_without_a_fill_is_no_work() -> None:
-    case = make_case(width=0)
-    case.clean_logits = False
-    assert not case.check().has_work
+    call = make_call(width=0)
+    call.clean_logits = False
+    assert not call.check().has_work
 
 
 def test_a_clean_packed_output_is_filled_where_no_sequence_reaches() -> None:
@@ -186,9 +186,9 @@ def test_a_clean_packed_output_is_filled_where_no_sequence_reaches() -> None:
 
 
 def test_block_strides_may_need_64_bits() -> None:
-    case = make_case()
-    case.kv_cache_fp8 = torch.zeros(1, 64, 1, 132, dtype=torch.uint8).expand(16, 64, 1, 132)
-    assert case.check().kv_block_stride == 0
+    call = make_call()
+    call.kv_cache_fp8 = torch.zeros(1, 64, 1, 132, dtype=torch.uint8).expand(16, 64, 1, 132)
+    assert call.check().kv_block_stride == 0
     with FakeTensorMode():
         huge = torch.empty_strided((3, 64, 132), (2**33, 132, 1), dtype=torch.uint8)
     assert kv_cache.geometry(huge) == (3, 64, 128)
@@ -197,10 +197,10 @@ def test_block_strides_may_need_64_bits() -> None:
 # Refused --------------------------------------------------------------------------------------------------------------
 
 
-def _set(**changes: Any) -> Callable[[Case], None]:
-    def apply(case: Case) -> None:
+def _set(**changes: Any) -> Callable[[Call], None]:
+    def apply(call: Call) -> None:
         for name, value in changes.items():
-            setattr(case, name, value(case) if callable(value) else value)
+            setattr(call, name, value(call) if callable(value) else value)
 
     return apply
 
@@ -362,7 +362,7 @@ REFUSED = {
         "weights: is on meta, q_fp8 is on cpu. All tensors must be on one device; nothing is copied.",
     ),
     "meta": (
-        lambda c: _set(**{name: t.to("meta") for name, t in c.call().items() if isinstance(t, torch.Tensor)})(c),
+        lambda c: _set(**{name: t.to("meta") for name, t in c.arguments().items() if isinstance(t, torch.Tensor)})(c),
         TypeError,
         "q_fp8: expected a plain torch.Tensor with memory, got a meta tensor. There is nothing to launch on.",
     ),
@@ -389,13 +389,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("change, error, words", REFUSED.values(), ids=REFUSED.keys())
 def test_a_wrong_argument_is_refused_by_name(
-    change: Callable[[Case], None], error: type[Exception], words: str
+    change: Callable[[Call], None], error: type[Exception], words: str
 ) -> None:
-    case = make_case()
-    case.check()
-    change(case)
+    call = make_call()
+    call.check()
+    change(call)
     with pytest.raises(error) as caught:
-        case.check()
+        call.check()
     assert words in str(caught.value)
 
 
@@ -450,104 +450,104 @@ REFUSED_PACKED = {
 
 @pytest.mark.parametrize("change, error, words", REFUSED_PACKED.values(), ids=REFUSED_PACKED.keys())
 def test_a_wrong_packed_argument_is_refused_by_name(
-    change: Callable[[Case], None], error: type[Exception], words: str
+    change: Callable[[Call], None], error: type[Exception], words: str
 ) -> None:
-    case = make_packed()
-    case.check()
-    change(case)
+    call = make_packed()
+    call.check()
+    change(call)
     with pytest.raises(error) as caught:
-        case.check()
+        call.check()
     assert words in str(caught.value)
 
 
 def test_packed_lengths_that_fit_both_ways_must_be_named() -> None:
-    case = make_packed(counts=(2, 0, 1))
+    call = make_packed(counts=(2, 0, 1))
     with pytest.raises(
         ValueError, match=r"context_lens: \[3\] fits both 3 sequences and 3 rows\. Pass lens_per_row=False"
     ):
-        case.check()
+        call.check()
 
 
 def test_a_native_kind_of_lengths_must_fit_the_shape() -> None:
-    case = make_case(next_n=2)
-    case.lens_per_row = True
+    call = make_call(next_n=2)
+    call.lens_per_row = True
     with pytest.raises(ValueError, match=r"lens_per_row=True wants one end per row: expected .*, got \[2\]"):
-        case.check()
+        call.check()
 
 
 def test_fake_tensors_are_refused_and_devices_are_named() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
-        case = make_case()
+        call = make_call()
         with pytest.raises(TypeError, match=r"q_fp8: expected a plain torch\.Tensor with memory, got a FakeTensor"):
-            case.check()
-        case.q_fp8 = torch.zeros(2, 1, 32, 128, dtype=FP8, device="cuda:0")
+            call.check()
+        call.q_fp8 = torch.zeros(2, 1, 32, 128, dtype=FP8, device="cuda:0")
         with pytest.raises(ValueError, match=r"kv_cache_fp8: is on cpu, q_fp8 is on cuda:0\."):
-            case.check()
+            call.check()
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
-def _checked(case: Case) -> tuple[int, ...]:
-    problem = case.check()
-    tensors = case.tensors()
-    return check_memory(tensors if case.out is not None else tensors._replace(logits=problem.new_logits()))
+def _checked(call: Call) -> tuple[int, ...]:
+    problem = call.check()
+    tensors = call.tensors()
+    return check_memory(tensors if call.out is not None else tensors._replace(logits=problem.new_logits()))
 
 
 @pytest.mark.parametrize("offset", [4, 8, 12])
 def test_cache_pages_may_start_at_any_multiple_of_four(offset: int) -> None:
-    case = make_case(block_kv=1, preshuffle=False)
-    case.kv_cache_fp8 = torch.zeros(16 * 132 + 16, dtype=torch.uint8)[offset:][: 16 * 132].view(16, 1, 1, 132)
-    assert _checked(case)[1] % 16 == offset
+    call = make_call(block_kv=1, preshuffle=False)
+    call.kv_cache_fp8 = torch.zeros(16 * 132 + 16, dtype=torch.uint8)[offset:][: 16 * 132].view(16, 1, 1, 132)
+    assert _checked(call)[1] % 16 == offset
 
 
 @pytest.mark.parametrize("offset", [1, 2])
 def test_a_misaligned_cache_is_refused(offset: int) -> None:
-    case = make_case(block_kv=1, preshuffle=False)
-    case.kv_cache_fp8 = torch.zeros(16 * 132 + 16, dtype=torch.uint8)[offset:][: 16 * 132].view(16, 1, 1, 132)
+    call = make_call(block_kv=1, preshuffle=False)
+    call.kv_cache_fp8 = torch.zeros(16 * 132 + 16, dtype=torch.uint8)[offset:][: 16 * 132].view(16, 1, 1, 132)
     with pytest.raises(
         ValueError, match=rf"kv_cache_fp8: expected an address that is a multiple of 4 .*\({offset} past one\)"
     ):
-        _checked(case)
+        _checked(call)
 
 
 def test_a_misaligned_q_is_refused() -> None:
-    case = make_case()
-    case.q_fp8 = torch.zeros(2 * 4096 + 8, dtype=FP8)[8:].view(2, 1, 32, 128)
+    call = make_call()
+    call.q_fp8 = torch.zeros(2 * 4096 + 8, dtype=FP8)[8:].view(2, 1, 32, 128)
     with pytest.raises(
         ValueError, match=r"q_fp8: expected an address that is a multiple of 16 bytes, got 0x.* \(8 past one"
     ):
-        _checked(case)
+        _checked(call)
 
 
 def test_an_output_on_top_of_an_input_is_refused() -> None:
-    case = make_case()
-    case.out = torch.zeros(2, 256)
-    case.weights = case.out[:, 224:]
+    call = make_call()
+    call.out = torch.zeros(2, 256)
+    call.weights = call.out[:, 224:]
     with pytest.raises(ValueError, match=r"out: overlaps weights in memory"):
-        _checked(case)
+        _checked(call)
 
 
 def test_an_input_between_the_output_s_rows_is_no_overlap() -> None:
-    case = make_case()
+    call = make_call()
     pool = torch.zeros(2, 256)
-    case.out, case.weights = pool[:, :200], pool[:, 200:232]
-    _checked(case)
-    case.weights = pool[:, 199:231]
+    call.out, call.weights = pool[:, :200], pool[:, 200:232]
+    _checked(call)
+    call.weights = pool[:, 199:231]
     with pytest.raises(ValueError, match=r"out: overlaps weights"):
-        _checked(case)
+        _checked(call)
 
 
 def test_freed_storage_is_refused() -> None:
-    case = make_case()
-    case.weights.untyped_storage().resize_(0)
+    call = make_call()
+    call.weights.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match=r"weights: its 64 elements have no memory; the storage was freed\."):
-        _checked(case)
-    case = make_case()
-    case.out = torch.zeros(2, 200)
-    case.out.untyped_storage().resize_(0)
+        _checked(call)
+    call = make_call()
+    call.out = torch.zeros(2, 200)
+    call.out.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match=r"out: its 400 elements have no memory"):
-        _checked(case)
+        _checked(call)
 
 
 def test_extents_end_at_the_last_reachable_byte() -> None:
@@ -562,7 +562,7 @@ def test_extents_end_at_the_last_reachable_byte() -> None:
 
 @pytest.mark.parametrize("name", sorted(REFUSED.keys() - {"sparse"}))  # a sparse tensor has no strides to compare
 def test_whatever_is_refused_has_another_signature_or_option(name: str) -> None:
-    good, bad = make_case(), make_case()
+    good, bad = make_call(), make_call()
     REFUSED[name][0](bad)
     options = ("max_model_len", "preshuffle", "clean_logits", "rows_per_wave", "max_next_n", "lens_per_row")
     same_options = all(
@@ -578,64 +578,64 @@ def test_whatever_is_refused_has_another_signature_or_option(name: str) -> None:
 # Strict mode ----------------------------------------------------------------------------------------------------------
 
 
-def _contents(case: Case) -> None:
-    kv_cache.scales_of(case.kv_cache_fp8)
-    check_contents(case.check(), case.tensors())
+def _contents(call: Call) -> None:
+    kv_cache.scales_of(call.kv_cache_fp8)
+    check_contents(call.check(), call.tensors())
 
 
-@pytest.mark.parametrize("make", [make_case, make_packed])
-def test_strict_accepts_a_valid_call(make: Callable[[], Case]) -> None:
-    case = make()
-    case.context_lens[0] = 200
-    _contents(case)
+@pytest.mark.parametrize("make", [make_call, make_packed])
+def test_strict_accepts_a_valid_call(make: Callable[[], Call]) -> None:
+    call = make()
+    call.context_lens[0] = 200
+    _contents(call)
 
 
 def test_strict_ignores_what_is_not_needed() -> None:
-    case = make_case()
-    case.context_lens[:] = torch.tensor([65, 0])
-    case.block_tables[0, 2:], case.block_tables[1] = -1, 2**31 - 1
-    scales = kv_cache.scales_of(case.kv_cache_fp8)
-    keep = scales[case.block_tables[0, 1], 0].clone()
+    call = make_call()
+    call.context_lens[:] = torch.tensor([65, 0])
+    call.block_tables[0, 2:], call.block_tables[1] = -1, 2**31 - 1
+    scales = kv_cache.scales_of(call.kv_cache_fp8)
+    keep = scales[call.block_tables[0, 1], 0].clone()
     scales[:] = float("nan")
-    scales[case.block_tables[0, 0]], scales[case.block_tables[0, 1], 0] = 1.0, keep
-    _contents(case)
+    scales[call.block_tables[0, 0]], scales[call.block_tables[0, 1], 0] = 1.0, keep
+    _contents(call)
 
 
 @pytest.mark.parametrize("block", [-1, 16, 2**31 - 1])
 def test_strict_names_a_block_outside_the_cache(block: int) -> None:
-    case = make_case()
-    case.context_lens[1], case.block_tables[1, 2] = 129, block
+    call = make_call()
+    call.context_lens[1], call.block_tables[1, 2] = 129, block
     with pytest.raises(
         ValueError, match=rf"block_tables: row 1, column 2 is {block}, expected 0 to 15 for a cache of 16"
     ):
-        _contents(case)
+        _contents(call)
 
 
 def test_strict_names_missing_columns() -> None:
-    case = make_case(width=2)
-    case.context_lens[1] = 200
+    call = make_call(width=2)
+    call.context_lens[1] = 200
     with pytest.raises(
         ValueError, match=r"block_tables: row 1 needs 4 columns for 200 tokens in blocks of 64, has 2\. Does"
     ):
-        _contents(case)
+        _contents(call)
 
 
 @pytest.mark.parametrize("length", [-1, 201, 2**31 - 1])
 def test_strict_names_a_length_out_of_range(length: int) -> None:
-    case = make_case()
-    case.context_lens[1] = length
+    call = make_call()
+    call.context_lens[1] = length
     with pytest.raises(ValueError, match=rf"context_lens: entry 1 is {length}, expected 0 to 200 \(max_model_len\)"):
-        _contents(case)
+        _contents(call)
 
 
 @pytest.mark.parametrize("scale, shown", [(-1.0, "-1.0"), (float("nan"), "nan")])
 def test_strict_names_a_negative_scale(scale: float, shown: str) -> None:
-    case = make_case()
-    case.context_lens[1] = 80
-    kv_cache.scales_of(case.kv_cache_fp8)[case.block_tables[1, 1], 7] = scale
+    call = make_call()
+    call.context_lens[1] = 80
+    kv_cache.scales_of(call.kv_cache_fp8)[call.block_tables[1, 1], 7] = scale
     words = rf"the scale of token 71 of sequence 1 \(block_tables row 1, column 1, slot 7\) is {shown}, expected >= 0"
     with pytest.raises(ValueError, match=words):
-        _contents(case)
+        _contents(call)
 
 
 @pytest.mark.parametrize(
@@ -648,14 +648,14 @@ def test_strict_names_a_negative_scale(scale: float, shown: str) -> None:
     ],
 )
 def test_strict_names_a_cu_seqlens_q_that_does_not_rise(cu: list[int], words: str) -> None:
-    case = make_packed()
-    case.cu_seqlens_q = torch.tensor(cu, dtype=INT32)
+    call = make_packed()
+    call.cu_seqlens_q = torch.tensor(cu, dtype=INT32)
     with pytest.raises(ValueError, match=words):
-        _contents(case)
+        _contents(call)
 
 
 def test_strict_checks_per_row_ends_of_each_sequence() -> None:
-    case = make_packed(width=2)
-    case.context_lens = torch.tensor([10, 20, 30, 150, 40], dtype=INT32)
+    call = make_packed(width=2)
+    call.context_lens = torch.tensor([10, 20, 30, 150, 40], dtype=INT32)
     with pytest.raises(ValueError, match=r"block_tables: row 2 needs 3 columns for 150 tokens"):
-        _contents(case)
+        _contents(call)

@@ -1,0 +1,171 @@
+"""The command line: ``indexer-rt demo``, ``info`` and ``verify``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+from pathlib import Path
+
+from . import environment, manifest, table
+from .code_object import CodeObject, Kernel
+from .errors import IndexerRtError
+from .verify import verify
+
+NO_TORCH = (
+    'torch is not installed. Run: pip install "indexer-rt[cpu]" (in a checkout: pip install ".[cpu]"), or install the '
+    "ROCm build of torch that matches your ROCm."
+)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command; ``words`` are its arguments, the process's own by default. Returns the exit status.
+
+    0 when all is well, 1 when a comparison or a check failed or the command could not be done (stderr says why).
+    """
+    parser = argparse.ArgumentParser(prog="indexer-rt", description="Lightning-indexer logits on gfx950.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser("demo", help="run the code objects on a decode step and compare with the reference")
+    demo.add_argument("--seed", type=int, default=0, help="seed of the random tensors (default 0)")
+    commands.add_parser("info", help="list the code objects, and the HIP runtime if there is one")
+    check = commands.add_parser("verify", help="check hashes, ELF, manifest and every instruction of the code objects")
+    check.add_argument("folder", nargs="?", type=Path, help="folder of code objects (default: those in use)")
+    arguments = parser.parse_args(words)
+    try:
+        environment.current()
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        if arguments.command == "demo":
+            return run_demo(arguments.seed)
+        if arguments.command == "info":
+            return print_info()
+        return run_verify(arguments.folder or folder_in_use())
+    except IndexerRtError as error:
+        print(f"indexer-rt {arguments.command}: {error}", file=sys.stderr)
+        return 1
+
+
+def folder_in_use() -> Path:
+    """Return the folder of code objects that the op uses: INDEXER_RT_HSACO_DIR, else the shipped one."""
+    return environment.current().hsaco_dir or manifest.shipped_folder()
+
+
+def has_torch() -> bool:
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return False
+    return True
+
+
+def run_demo(seed: int) -> int:
+    """Run every case of the demo and print one table. Returns 1 when a case disagrees with the reference."""
+    if not has_torch():
+        print(f"indexer-rt demo: {NO_TORCH}", file=sys.stderr)
+        return 1
+    from . import demo
+
+    device, words = demo.find_device()
+    emulated = device.type == "cpu"
+    print(f"running {folder_in_use()} on {words}")
+    outcomes = list(demo.run(seed, device))
+    rows = [
+        (
+            outcome.case,
+            outcome.variant,
+            outcome.device,
+            f"{outcome.error:.1e}",
+            "yes" if outcome.mask_equal else "NO",
+            f"{outcome.seconds:.2f} s emulated" if emulated else f"{outcome.seconds * 1e6:.0f} us measured",
+        )
+        for outcome in outcomes
+    ]
+    headings = ("case", "variant", "device", "max error", "-inf mask equal", "time")
+    print(*table.lines_of(headings, rows, left=3), sep="\n")
+    print(
+        "max error: largest |logit - reference| / (scale * sum_h |w_h| * sum_d |q*k|) of any cell; "
+        f"{demo.LIMIT:.0e} is accepted."
+    )
+    if emulated:
+        print("time: of emulating the code object on this CPU. It says nothing of the kernel's speed on an MI355X.")
+    else:
+        print("time: of one call by the host's clock, launch and synchronisation included, after a warm-up call.")
+    wrong = [outcome.case for outcome in outcomes if not outcome.agrees]
+    for case in wrong:
+        print(f"indexer-rt demo: disagrees with the reference: {case}", file=sys.stderr)
+    print(f"{len(outcomes) - len(wrong)} of {len(outcomes)} cases agree with the reference.")
+    return 1 if wrong else 0
+
+
+def print_info() -> int:
+    """Print the code objects, their resources and arguments, and what is installed to run them. Returns 0."""
+    folder = folder_in_use()
+    print(f"code objects in {folder}")
+    kernels = [manifest.only_kernel(CodeObject.read(path)) for path in sorted(folder.glob("*.hsaco"))]
+    print(*table.lines_of(_INFO_HEADINGS, [_info_row(kernel) for kernel in kernels]), sep="\n")
+    for args in dict.fromkeys(kernel.args for kernel in kernels):
+        print("\narguments (offset, bytes, name, kind)")
+        rows = [(str(arg.offset), str(arg.size), f"  {arg.name}", arg.kind) for arg in args]
+        print(*(f"{o:>8} {s:>4} {name:<22} {kind}" for o, s, name, kind in rows), sep="\n")
+    print()
+    for name in ("indexer-rt", "hip-python", "numpy", "torch"):
+        print(f"{name}: {_version(name)}")
+    print(f"HIP runtime: {_hip_runtime()}")
+    return 0
+
+
+_INFO_HEADINGS = ("kernel", "version", "VGPR", "AGPR", "SGPR", "LDS", "spills", "code bytes", "waves/SIMD", "sha256")
+
+
+def _info_row(kernel: Kernel) -> tuple[str, ...]:
+    code_object = kernel.code_object
+    numbers = (
+        kernel.vgprs,
+        kernel.agprs,
+        kernel.sgprs,
+        kernel.lds_bytes,
+        kernel.vgpr_spills + kernel.sgpr_spills,
+        len(kernel.code),
+        manifest.waves_per_simd(kernel),
+    )
+    return (kernel.name, f"{code_object.target} v{code_object.version}", *map(str, numbers), code_object.sha256[:12])
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _hip_runtime() -> str:
+    if not has_torch():
+        return f"not looked for: {NO_TORCH}"
+    from . import hip
+
+    try:
+        return hip.runtime_version()
+    except IndexerRtError as error:
+        return f"none that can be used. {error}"
+
+
+def run_verify(folder: Path) -> int:
+    """Verify a folder of code objects and print a line for each. Returns 1 when anything is wrong."""
+    kernels = folder.parent / "kernels"
+    in_checkout = folder.name == "hsaco" and (kernels / "variants.txt").is_file()
+    verdicts = verify(folder, kernels=kernels if in_checkout else None)
+    rows = [(v.name, str(v.instructions), "FAULTY" if v.faults else "sound") for v in verdicts]
+    print(f"code objects in {folder}")
+    print(*table.lines_of(("code object", "instructions", "verdict"), rows), sep="\n")
+    for verdict in verdicts:
+        for fault in verdict.faults:
+            print(f"indexer-rt verify: {verdict.name}: {fault}", file=sys.stderr)
+    sound = sum(not verdict.faults for verdict in verdicts)
+    print(
+        f"{sound} of {len(verdicts)} code objects are sound: hash, ELF target, manifest against ELF, every instruction "
+        f"decoded{', source hash' if in_checkout else '; no sources here to compare with'}."
+    )
+    return 0 if sound == len(verdicts) else 1

@@ -1,0 +1,188 @@
+// fp8_paged_mqa_logits: logits[row, p] = kv_scale[p] * sum_h relu(q[row, h, :] . k[p, :]) * weights[row, h]
+//
+// Decode-time selection logits of the lightning indexer over a paged FP8 key cache, head_dim 128. One code object per
+// (NUM_HEADS, ROWS_PER_WAVE, GATHER); everything else is an argument. A wave keeps the queries of ROWS_PER_WAVE rows of
+// one sequence in registers and streams that sequence's keys past them, 64 tokens a step.
+#include "gfx950.h"
+#include "kv_stream.h"
+#include "problem.h"
+#include "worklist.h"
+
+constexpr i32 kNumHeads = NUM_HEADS;
+constexpr i32 kRows = ROWS_PER_WAVE;
+constexpr bool kGather = GATHER;
+constexpr i32 kHeadTiles = kNumHeads / kTile;
+static_assert(kNumHeads % kTile == 0, "a head tile is the 16 rows of one MFMA");
+
+// Queries, weights and outputs of the wave's rows. 16 + 8 registers per row at 32 heads.
+struct RowGroup {
+  i32x8 queries[kRows][kHeadTiles];   // operand A: head lane % 16 of the tile
+  f32x4 weights[kRows][kHeadTiles];   // of heads 4 * (lane / 16) + v of the tile: the rows of D
+  Buffer logits[kRows];               // [0, end) of each row: a store past its end is dropped
+
+  // A group with fewer rows reads its last row again and stores nothing for it.
+  DEVICE RowGroup load(Args p, const Sequence<Uniform>& sequence, i32 b, i32 first, i32 last, i32 reach) {
+    const i32 lane = lane_id();
+    const u32 q_lane = lane % kTile * kHeadDim + lane / kTile * 16, w_lane = lane / kTile * 16;
+    Bytes q = p.q + sequence.offset(p, b, p.q_seq_stride, p.q_row_stride) + first * p.q_row_stride;
+    Bytes w = p.weights + sequence.offset(p, b, p.weights_seq_stride, p.weights_row_stride) + first * p.weights_row_stride;
+    Global<u8>* cells = p.logits + (sequence.first_row + first) * p.logits_row_stride;
+    RowGroup group;
+#pragma unroll
+    for (i32 r = 0; r < kRows; ++r) {
+      const Buffer heads = Buffer::of(q, kNumHeads * kHeadDim), head_weights = Buffer::of(w, kNumHeads * 4);
+#pragma unroll
+      for (i32 tile = 0; tile < kHeadTiles; ++tile) {
+        group.queries[r][tile] = heads.load_token(q_lane, q_lane + kHeadDim / 2, tile * kTileBytes);
+        group.weights[r][tile] = __builtin_bit_cast(f32x4, head_weights.load_x4(w_lane, tile * kTile * 4));
+      }
+      group.logits[r] = Buffer::of(cells, first + r < last ? sequence.end(p, first + r, reach) * 4 : 0);
+      const bool another = first + r + 1 < last;
+      q += another ? p.q_row_stride : 0;
+      w += another ? p.weights_row_stride : 0;
+      cells += another ? p.logits_row_stride : 0;
+    }
+    return group;
+  }
+};
+
+// D of every head tile for one row and one tile of tokens.
+struct Scores {
+  f32x4 tiles[kHeadTiles];
+};
+
+DEVICE Scores score(const i32x8 (&queries)[kHeadTiles], const i32x8& keys) {
+  Scores scores;
+#pragma unroll
+  for (i32 tile = 0; tile < kHeadTiles; ++tile) scores.tiles[tile] = mfma_16x16x128_fp8(queries[tile], keys);
+  return scores;
+}
+
+// sum over the lane's heads of relu(score) * weight.
+DEVICE float weigh(const Scores& scores, const f32x4 (&weights)[kHeadTiles]) {
+  float sum = 0;
+#pragma unroll
+  for (i32 tile = 0; tile < kHeadTiles; ++tile)
+#pragma unroll
+    for (i32 v = 0; v < 4; ++v) {
+      const float relu = __builtin_fmaxf(scores.tiles[tile][v], 0.0f);
+      sum = tile + v == 0 ? relu * weights[tile][v] : __builtin_fmaf(relu, weights[tile][v], sum);
+    }
+  return sum;
+}
+
+// Add up the four rows of 16 lanes of each of four partial sums: lane l gets the total of tile l / 16, token l % 16.
+DEVICE float reduce(float (&partial)[kTilesPerStep]) {
+  swap_halves(partial[0], partial[2]);
+  swap_halves(partial[1], partial[3]);
+  float even = partial[0] + partial[2], odd = partial[1] + partial[3];
+  swap_rows(even, odd);
+  return even + odd;
+}
+
+// One step: every row's logits of 64 tokens. The matrix work of one (row, tile) is issued before the vector work of the
+// previous one, which then fills its wait states.
+DEVICE void compute_step(const RowGroup& group, const KvStage<kGather>& stage, i32 position) {
+  const float scale = stage.scale();
+  const i32 byte_offset = (position + lane_id()) * 4;
+  Scores next = score(group.queries[0], stage.keys[0]);
+  float partial[kTilesPerStep];
+#pragma unroll
+  for (i32 i = 0; i < kRows * kTilesPerStep; ++i) {
+    const i32 row = i / kTilesPerStep, tile = i % kTilesPerStep, after = i + 1;
+    const Scores scores = next;
+    if (after < kRows * kTilesPerStep) next = score(group.queries[after / kTilesPerStep], stage.keys[after % kTilesPerStep]);
+    partial[tile] = weigh(scores, group.weights[row]);
+    if (tile == kTilesPerStep - 1) group.logits[row].store(byte_offset, reduce(partial) * scale);
+  }
+}
+
+// Steps [begin, end) of one group of rows of sequence b. A last step that is not a whole one comes first, because its
+// loads differ; then two stages take turns, so that the keys of the next step are on their way while one is computed.
+DEVICE void run_steps(Args p, const Sequence<Uniform>& sequence, i32 b, i32 first, i32 last, i32 begin, i32 end, i32 reach) {
+  const i32 tokens = sequence.longest_end(p, first, last, reach);
+  end = min(end, ceil_div(tokens, kStep));
+  i32 remaining = end - begin;
+  if (remaining <= 0) return;
+
+  i32 position = (end * kStep > tokens ? end - 1 : begin) * kStep;
+  i32 ahead = (end * kStep > tokens ? begin : begin + 1) * kStep;
+  const RowGroup group = RowGroup::load(p, sequence, b, first, last, reach);
+  auto stream = KvStream<kGather>::open(p, b, tokens);
+  KvStage<kGather> even, odd;
+  stream.load_any(p, even, position);
+  if (remaining > 1) stream.seek(ahead);
+  for (; remaining > 2; remaining -= 2) {
+    stream.load_next(odd);
+    stages_apart();
+    compute_step(group, even, position);
+
+    stream.load_next(even);
+    stages_apart();
+    compute_step(group, odd, ahead);
+    position = ahead + kStep;
+    ahead += 2 * kStep;
+  }
+  if (remaining == 2) {
+    stream.load_next(odd);
+    stages_apart();
+    compute_step(group, even, position);
+    position = ahead;
+    even = odd;
+  }
+  compute_step(group, even, position);
+}
+
+// -inf in [end, max_model_len) of every row: 1024 cells a wave and turn.
+DEVICE void clean_tails(Args p, i32 wave, i32 reach) {
+  constexpr i32 kCells = 1024;
+  const i32 chunks = ceil_div(p.max_model_len, kCells);
+  for (i32 b = 0; b < p.batch; ++b) {
+    const auto sequence = Sequence<Uniform>::read(p, b);
+    for (i32 n = 0; n < sequence.num_rows; ++n) {
+      const i32 row = sequence.first_row + n, end = sequence.end(p, n, reach);
+      Global<float>* cells = reinterpret_cast<Global<float>*>(p.logits + row * p.logits_row_stride);
+      for (i32 chunk = (wave + row) % p.num_waves; chunk < chunks; chunk += p.num_waves)
+        for (i32 cell = max(chunk * kCells, end / kLanes * kLanes) + lane_id(); cell < min((chunk + 1) * kCells, p.max_model_len); cell += kLanes)
+          if (cell >= end) cells[cell] = -__builtin_inff();
+    }
+  }
+}
+
+DEVICE void run(Constant<Problem>* kernargs) {
+  const i32 wave = uniform(__builtin_amdgcn_workgroup_id_x() * kWavesPerBlock + __builtin_amdgcn_workitem_id_x() / kLanes);
+  const i32 reach = reach_of(*kernargs);
+
+  const auto list = Worklist<kRows>::of_wave(*kernargs, wave, reach);
+  i32 b = list.sequence, skip = list.skip, remaining = list.remaining;
+  while (remaining > 0) {
+    Args p = *reread(kernargs);
+    const auto sequence = Sequence<Uniform>::read(p, b);
+    const i32 steps = ceil_div(sequence.longest_end(p, 0, sequence.num_rows, reach), kStep);
+    if (skip >= steps * ceil_div(sequence.num_rows, kRows)) {
+      ++b;
+      skip = 0;
+      continue;
+    }
+    const i32 group = static_cast<u32>(skip) / static_cast<u32>(steps), begin = skip - group * steps;
+    const i32 end = min(steps, begin + remaining), first = group * kRows;
+    run_steps(p, sequence, b, first, min(first + kRows, sequence.num_rows), begin, end, reach);
+    skip += end - begin;
+    remaining -= end - begin;
+  }
+  Args p = *reread(kernargs);
+  if (p.clean_logits && wave < p.num_waves) clean_tails(p, wave, reach);
+}
+
+// The parameters only name the arguments in the metadata: `run` reads them from the kernarg segment.
+#pragma clang diagnostic ignored "-Wunused-parameter"
+extern "C" __attribute__((global, amdgpu_flat_work_group_size(kLanes * kWavesPerBlock, kLanes * kWavesPerBlock),
+                          amdgpu_waves_per_eu(WAVES_PER_SIMD, WAVES_PER_SIMD))) void
+KERNEL_NAME(const u8* q, const u8* kv_cache, const float* weights, const i32* context_lens, const i32* block_tables,
+            const i32* cu_seqlens_q, float* logits, i64 q_seq_stride, i64 q_row_stride, i64 kv_block_stride,
+            i64 weights_seq_stride, i64 weights_row_stride, i64 lens_seq_stride, i64 lens_row_stride,
+            i64 table_row_stride, i64 logits_row_stride, i32 batch, i32 next_n, i32 max_model_len, i32 table_width,
+            i32 block_kv, i32 kv_token_stride, i32 kv_chunk_stride, i32 lens_per_row, i32 clean_logits,
+            i32 num_waves) {
+  run((Constant<Problem>*)(__builtin_amdgcn_kernarg_segment_ptr()));
+}

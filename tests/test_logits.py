@@ -1,0 +1,72 @@
+"""The shipped code objects against the formula, in the emulator: every variant, layout and seam."""
+
+import pytest
+from cases import Case, check, make
+
+import indexer_rt
+
+LAYOUTS = {
+    "kv1": dict(block_kv=1, preshuffle=False),
+    "kv16": dict(block_kv=16, preshuffle=False),
+    "kv16-preshuffled": dict(block_kv=16, preshuffle=True),
+    "kv64": dict(block_kv=64, preshuffle=False),
+    "kv64-preshuffled": dict(block_kv=64, preshuffle=True),
+}
+ROWS_PER_WAVE = (1, 2, 3, 4, 6)
+
+# Ragged batches of 1 to 5 sequences; every next_n from 1 to 8 meets every layout and every rows_per_wave.
+BATCHES = {
+    1: (137,),
+    2: (1, 300),
+    3: (0, 64, 65),
+    4: (3, 2, 1, 4),
+    5: (5, 4, 128, 15, 200),
+    6: (63, 0, 17),
+    7: (7, 260),
+    8: (8, 7, 16, 129),
+}
+SEAMS = [seam + offset for seam in (16, 64, 128, 2048, 4096) for offset in (-1, 0, 1)]
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request):
+    return LAYOUTS[request.param]
+
+
+@pytest.fixture(params=ROWS_PER_WAVE, ids=lambda rows: f"r{rows}")
+def rows_per_wave(request):
+    return request.param
+
+
+def run_and_check(case: Case) -> None:
+    inputs = make(case)
+    result = indexer_rt.fp8_paged_mqa_logits(
+        *inputs.arguments(), preshuffle=case.preshuffle, out=inputs.out, clean_logits=case.clean_logits,
+        rows_per_wave=case.rows_per_wave,
+    )  # fmt: skip
+    assert result is inputs.out
+    check(inputs)
+
+
+@pytest.mark.parametrize("next_n", BATCHES, ids=lambda n: f"n{n}")
+def test_ragged_batch_matches_reference(layout, rows_per_wave, next_n):
+    run_and_check(Case(BATCHES[next_n], next_n=next_n, rows_per_wave=rows_per_wave, **layout))
+
+
+def test_seams_match_reference(layout, rows_per_wave):
+    run_and_check(Case(SEAMS, next_n=2, rows_per_wave=rows_per_wave, **layout))
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["as-it-was", "clean"])
+@pytest.mark.parametrize("max_model_len", [1, 33, 100, 1531])
+def test_max_model_len_clips(layout, rows_per_wave, max_model_len, clean):
+    run_and_check(
+        Case((90, 0, 1600, 34), next_n=3, max_model_len=max_model_len, clean_logits=clean, rows_per_wave=rows_per_wave,
+             **layout)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["as-it-was", "clean"])
+def test_per_row_ends_match_reference(layout, rows_per_wave, clean):
+    ends = [[70, 3, 0, 131, 64], [0, 0, 0, 0, 0], [1, 2, 300, 299, 5]]
+    run_and_check(Case(ends, next_n=5, clean_logits=clean, rows_per_wave=rows_per_wave, **layout))
