@@ -12,7 +12,7 @@ from calls import Call, make_call, make_packed
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from indexer_rt import kv_cache
-from indexer_rt.problem import Problem, check_contents, check_memory, extent_bytes, signature
+from indexer_rt.problem import Problem, check_contents, check_memory, extent_bytes, extents, signature
 
 FP8 = torch.float8_e4m3fn
 
@@ -491,7 +491,8 @@ def test_fake_tensors_are_refused_and_devices_are_named() -> None:
 def _checked(call: Call) -> tuple[int, ...]:
     problem = call.check()
     tensors = call.tensors()
-    return check_memory(tensors if call.out is not None else tensors._replace(logits=problem.new_logits()))
+    known = extents(problem, tensors)
+    return check_memory(tensors if call.out is not None else tensors._replace(logits=problem.new_logits()), known)
 
 
 @pytest.mark.parametrize("offset", [4, 8, 12])
@@ -555,6 +556,9 @@ def test_extents_end_at_the_last_reachable_byte() -> None:
     assert extent_bytes(torch.zeros(4, 2, dtype=INT32)[:, 0]) == 7 * 4
     assert extent_bytes(torch.zeros(1).expand(5)) == 4
     assert extent_bytes(torch.zeros(3, 0)) == 0
+    call = make_call()
+    known = extents(call.check(), call.tensors())
+    assert known[-1] == extent_bytes(call.check().new_logits()) and known[5] == 0
 
 
 # Signatures -----------------------------------------------------------------------------------------------------------
