@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from .code_object import Arg, Kernel
 from .errors import AbiMismatch
+from .manifest import SIMDS_PER_CU, waves_per_simd
 from .problem import Problem, Tensors
 
 WAVES_PER_WORKGROUP = 4
@@ -18,12 +19,6 @@ WAVE_SIZE = 64
 BLOCK = (WAVES_PER_WORKGROUP * WAVE_SIZE, 1, 1)
 UNIT_TOKENS = 64
 """Tokens of one unit of work: a wave takes one group of rows through this many keys a step."""
-
-SIMDS_PER_CU = 4
-MAX_WAVES_PER_SIMD = 8
-VGPRS_PER_SIMD_LANE = 512
-LDS_BYTES_PER_CU = 160 * 1024
-"""CDNA4: four SIMDs a CU, at most 8 waves and 512 unified registers a lane on each, 160 KB of LDS (AMD CDNA 4 ISA)."""
 
 MAX_WORK_ITEMS = 2**32
 """HIP refuses a dimension of the grid with this many work-items or more (hipModuleLaunchKernel)."""
@@ -145,14 +140,7 @@ def waves(problem: Problem, kernel: Kernel, *, rows_per_wave: int, num_cus: int)
     columns = problem.max_model_len if problem.clean_logits else problem.reach
     groups = -(-problem.next_n // rows_per_wave)
     units = problem.batch * groups * -(-columns // UNIT_TOKENS)
-    return min(num_cus * SIMDS_PER_CU * waves_per_simd(kernel), max(1, units))
-
-
-def waves_per_simd(kernel: Kernel) -> int:
-    """Count the waves that fit on one SIMD by registers and LDS. At least 1."""
-    by_registers = VGPRS_PER_SIMD_LANE // kernel.descriptor.allocated_vgprs
-    by_lds = LDS_BYTES_PER_CU // kernel.lds_bytes if kernel.lds_bytes else MAX_WAVES_PER_SIMD
-    return max(1, min(MAX_WAVES_PER_SIMD, by_registers, by_lds))
+    return min(num_cus * SIMDS_PER_CU * max(1, waves_per_simd(kernel)), max(1, units))
 
 
 def check_abi(kernel: Kernel) -> None:

@@ -16,7 +16,7 @@ from .catalog import Catalog, Entry
 from .code_object import CodeObject, Kernel
 from .device import Device
 from .errors import CodeObjectError
-from .problem import Problem, Tensors, check_contents, check_memory, signature
+from .problem import Problem, Tensors, check_contents, check_memory, extents, signature
 
 _log = logging.getLogger("indexer_rt")
 
@@ -87,10 +87,12 @@ def fp8_paged_mqa_logits(
     tensors = Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out)
     options = (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row)
     ready = _runtime().ready(tensors, options)
-    logits = ready.problem.new_logits() if out is None else out
-    tensors = tensors._replace(logits=logits)
+    logits = out
+    if logits is None:
+        logits = ready.problem.new_logits()
+        tensors = tensors._replace(logits=logits)
     if ready.problem.has_work:
-        pointers = check_memory(tensors)
+        pointers = check_memory(tensors, ready.extents)
         if environment.current().strict:
             check_contents(ready.problem, tensors)
         ready.end.run(ready.plan.at(ready.end.addresses(tensors, pointers)), tensors)
@@ -178,6 +180,7 @@ class Ready:
     problem: Problem
     plan: launch.Plan
     end: Device
+    extents: tuple[int, ...]
 
 
 class Runtime:
@@ -193,10 +196,9 @@ class Runtime:
         try:
             # NOTE: types are part of the key because True == 1 == 1.0, and each means something else here.
             key = (signature(tensors), options, tuple(map(type, options)))
-            hash(key)
+            ready = self._ready.get(key)
         except (AttributeError, RuntimeError, TypeError):
             return self.prepare(tensors, *options)  # an argument without strides or a hash: this says which
-        ready = self._ready.get(key)
         if ready is None:
             ready = self.prepare(tensors, *options)
             if len(self._ready) >= _MAX_PLANS:
@@ -230,7 +232,7 @@ class Runtime:
         kernel = self.kernel(entry)
         plan = launch.plan(problem, kernel, rows_per_wave=entry.rows_per_wave, num_cus=end.num_cus)
         _log.debug("%s on %s: %d waves for %s", entry.name, end.name, plan.num_waves, problem)
-        return Ready(problem, plan, end)
+        return Ready(problem, plan, end, extents(problem, tensors))
 
     def kernel(self, entry: Entry) -> Kernel:
         """Read an entry's code object, once. Raises CodeObjectError (ChecksumError: not the manifest's file)."""

@@ -102,9 +102,21 @@ class Problem:
 
         Raises TypeError for a wrong type or dtype, ValueError for everything else; each message names the argument.
         """
-        for name, public, tensor in zip(Tensors._fields, PUBLIC_NAMES, tensors, strict=True):
-            if tensor is not None or name not in _OPTIONAL:
-                _check_kind(public, tensor)
+        given = [
+            (public, tensor)
+            for name, public, tensor in zip(Tensors._fields, PUBLIC_NAMES, tensors, strict=True)
+            if tensor is not None or name not in _OPTIONAL
+        ]
+        for public, tensor in given:
+            _check_kind(public, tensor)
+        for public, tensor in given:
+            if tensor.device != tensors.q.device:
+                raise ValueError(
+                    f"{public}: is on {tensor.device}, q_fp8 is on {tensors.q.device}. "
+                    "All tensors must be on one device; nothing is copied."
+                )
+        for public, tensor in given:
+            _check_plain(public, tensor)
         q, kv_cache, weights, context_lens, block_tables, cu_seqlens_q, logits = tensors
         is_packed = cu_seqlens_q is not None
         for name, flag in (("preshuffle", preshuffle), ("clean_logits", clean_logits), ("lens_per_row", lens_per_row)):
@@ -208,12 +220,6 @@ class Problem:
         if logits is not None:
             logits_row_stride = _logits_stride(logits, num_rows, columns)
 
-        for public, tensor in zip(PUBLIC_NAMES, tensors, strict=True):
-            if tensor is not None and tensor.device != q.device:
-                raise ValueError(
-                    f"{public}: is on {tensor.device}, q_fp8 is on {q.device}. All tensors must be on one device; "
-                    "nothing is copied."
-                )
         return cls(
             device=q.device,
             num_heads=num_heads,
@@ -255,8 +261,10 @@ class Problem:
 def signature(tensors: Tensors) -> tuple[Any, ...]:
     """Return a hashable value that determines, together with the other arguments, what ``Problem.check`` would say."""
     return tuple(
-        None if t is None else (t.__class__, t.dtype, t.shape, t.stride(), t.device, t.is_neg(), t.requires_grad)
-        for t in tensors
+        [
+            t if t is None else (t.__class__, t.dtype, t.shape, t.stride(), t.device, t.is_neg(), t.requires_grad)
+            for t in tensors
+        ]
     )
 
 
@@ -268,36 +276,47 @@ def extent_bytes(tensor: Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def check_memory(tensors: Tensors) -> tuple[int, ...]:
+def extents(problem: Problem, tensors: Tensors) -> tuple[int, ...]:
+    """Return ``extent_bytes`` of each tensor of a checked call, 0 for an absent one; of the output to be, if it is."""
+    known = [0 if tensor is None else extent_bytes(tensor) for tensor in tensors]
+    if tensors.logits is None:
+        known[-1] = problem.num_rows * problem.logits_row_stride
+    return tuple(known)
+
+
+def check_memory(tensors: Tensors, extents: tuple[int, ...]) -> tuple[int, ...]:
     """Check the addresses of one call's tensors and return them (0 for an absent one), in the order of ``Tensors``.
 
-    Raises ValueError for a misaligned tensor, one without memory, and an output that overlaps an input.
+    Runs at every call, so it takes what ``extents`` said once. Raises ValueError for a misaligned tensor, one without
+    memory, and an output that overlaps an input.
     """
-    addresses = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
-    if addresses[0] % Q_ALIGNMENT or any(address % ALIGNMENT for address in addresses):
-        for public, address in zip(PUBLIC_NAMES, addresses, strict=True):
-            wanted = Q_ALIGNMENT if public == PUBLIC_NAMES.q else ALIGNMENT
-            if address % wanted:
-                raise ValueError(
-                    f"{public}: expected an address that is a multiple of {wanted} bytes, got {address:#x} "
-                    f"({address % wanted} past one). Move the storage offset or call .clone()."
-                )
-    logits = tensors.logits
-    begin, end = addresses[-1], addresses[-1] + extent_bytes(logits)
-    for public, address, tensor in zip(PUBLIC_NAMES[:-1], addresses, tensors, strict=False):
-        if tensor is None:
-            continue
-        if not address and tensor.numel():
-            raise ValueError(f"{public}: its {tensor.numel()} elements have no memory; the storage was freed.")
-        if (
-            address < end
-            and begin < address + extent_bytes(tensor)
-            and not _interleaves(logits, begin, tensor, address)
-        ):
-            raise ValueError(f"out: overlaps {public} in memory. The kernel writes out while it reads its inputs.")
-    if not begin and logits.numel():
-        raise ValueError(f"out: its {logits.numel()} elements have no memory; the storage was freed.")
+    addresses = tuple([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
+    begin, end = addresses[-1], addresses[-1] + extents[-1]
+    suspect = addresses[0] % Q_ALIGNMENT or begin % ALIGNMENT or not begin
+    for address, extent in zip(addresses[:-1], extents, strict=False):
+        if extent and (address % ALIGNMENT or not address or (address < end and begin < address + extent)):
+            suspect = True
+    if suspect:
+        _refuse_memory(tensors, addresses, extents)
     return addresses
+
+
+def _refuse_memory(tensors: Tensors, addresses: tuple[int, ...], extents: tuple[int, ...]) -> None:
+    """Raise ValueError if something really is wrong with addresses that look suspect, naming it."""
+    begin, end = addresses[-1], addresses[-1] + extents[-1]
+    for public, address, extent, tensor in zip(PUBLIC_NAMES, addresses, extents, tensors, strict=True):
+        wanted = Q_ALIGNMENT if public == PUBLIC_NAMES.q else ALIGNMENT
+        if address % wanted:
+            raise ValueError(
+                f"{public}: expected an address that is a multiple of {wanted} bytes, got {address:#x} "
+                f"({address % wanted} past one). Move the storage offset or call .clone()."
+            )
+        if not address and extent:
+            raise ValueError(f"{public}: its {tensor.numel()} elements have no memory; the storage was freed.")
+    for public, address, extent, tensor in list(zip(PUBLIC_NAMES, addresses, extents, tensors, strict=True))[:-1]:
+        overlaps = extent and address < end and begin < address + extent
+        if overlaps and not _interleaves(tensors.logits, begin, tensor, address):
+            raise ValueError(f"out: overlaps {public} in memory. The kernel writes out while it reads its inputs.")
 
 
 def check_contents(problem: Problem, tensors: Tensors) -> None:
@@ -360,6 +379,9 @@ def _check_kind(public: str, tensor: Any) -> None:
         raise TypeError(f"{public}: expected a torch.Tensor, got {type(tensor).__name__}.")
     if tensor.layout != torch.strided:
         raise TypeError(f"{public}: expected a strided tensor, got layout {tensor.layout}.")
+
+
+def _check_plain(public: str, tensor: Tensor) -> None:
     if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.device.type == "meta":
         what = "a meta tensor" if tensor.device.type == "meta" else f"a {type(tensor).__name__}"
         raise TypeError(

@@ -41,7 +41,8 @@ def compile_hip(source: str, directory: Path, name: str, *flags: str) -> Path:
         [*zig, "ld.lld", "-shared", relocatable, "-o", hsaco],
     )
     for step in steps:
-        subprocess.run([str(part) for part in step], check=True, capture_output=True, text=True)
+        done = subprocess.run([str(part) for part in step], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
     return hsaco
 
 
@@ -60,3 +61,15 @@ def compile_kernel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
 def stand_in(compile_kernel: Callable[..., Path]) -> Path:
     """Return a code object with the operator's arguments and none of its arithmetic, named as a page kernel."""
     return compile_kernel("fp8_paged_mqa_logits_h32_r2_page")
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a stand-in for every variant of 32 heads, named as catalog wants it, without a manifest."""
+    pytest.importorskip("ziglang", reason="the pip toolchain is not installed")
+    folder, work = tmp_path_factory.mktemp("shelf"), tmp_path_factory.mktemp("work")
+    for addressing in ("page", "gather"):
+        for rows in (1, 2, 3, 4, 6):
+            name = f"fp8_paged_mqa_logits_h32_r{rows}_{addressing}"
+            compile_hip(hip_source(name, launch.ABI), work, name).rename(folder / f"{name}.hsaco")
+    return folder
