@@ -33,13 +33,13 @@ def fp8_paged_mqa_logits(
 
     Writes the same cells: p < end with ``out``, -inf from there to max_model_len too with ``clean_logits``; a new
     tensor is clean by default. ``dtype``, float32 or float64, is that of the arithmetic and a new output (``out`` may
-    have any). In the packed form ``lens_per_row`` must be given; otherwise the shape of context_lens decides it.
+    have any). ``lens_per_row`` is for the packed form, as there.
 
     NaN is as the operator documents: relu(x) is x where x > 0, else 0, so relu(NaN) is 0, while a NaN scale or weight
     gives NaN. The sum over heads comes first, then the scale.
 
     Cells of a new output that are not written are NaN. Raises ValueError for a needed block id outside the cache, and
-    for a packed form without ``lens_per_row``.
+    for lengths that fit both sequences and rows without ``lens_per_row``.
     """
     num_blocks, block_kv, head_dim = pages.geometry(kv_cache_fp8, name="kv_cache_fp8")
     num_heads = q_fp8.shape[-2]
@@ -80,9 +80,10 @@ def _rows(
         starts = [b * next_n for b in range(batch + 1)]
         per_row = len(lens) == batch * next_n and next_n != 1
     else:
-        if lens_per_row is None:
-            raise ValueError("lens_per_row: expected True or False with cu_seqlens_q, got None.")
-        starts, per_row = cu_seqlens_q.tolist(), lens_per_row
+        starts, num_rows = cu_seqlens_q.tolist(), q_fp8.shape[0]
+        if lens_per_row is None and len(lens) == num_rows == len(starts) - 1:
+            raise ValueError(f"context_lens: {len(lens)} fit both the sequences and the rows. Pass lens_per_row.")
+        per_row = len(lens) == num_rows if lens_per_row is None else lens_per_row
     sequences = []
     for b, (first, last) in enumerate(itertools.pairwise(starts)):
         count = last - first

@@ -171,7 +171,7 @@ def test_errors_say_what_was_wanted() -> None:
     tables[1, 1] = -1
     with pytest.raises(ValueError, match=r"block_tables: row 1, column 1 is -1; the cache has 6 blocks"):
         reference.fp8_paged_mqa_logits(q, cache, weights, lens, tables, 32, preshuffle=True)
-    with pytest.raises(ValueError, match=r"lens_per_row: expected True or False with cu_seqlens_q, got None"):
+    with pytest.raises(ValueError, match=r"context_lens: 2 fit both the sequences and the rows\. Pass lens_per_row"):
         reference.fp8_paged_mqa_logits(
             q[:, 0], cache, weights, lens, tables, 32, preshuffle=True, cu_seqlens_q=torch.tensor([0, 1, 2])
         )
