@@ -70,18 +70,21 @@ DEVICE f32x4 mfma_16x16x128_fp8(i32x8 a, i32x8 b) {
   return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(a, b, f32x4{0, 0, 0, 0}, kFp8, kFp8, 0, 0, 0, 0);
 }
 
+// NOTE: the elements are copied before the cast. Of `vector.y`, clang 21 and 22 cast element 0.
+DEVICE void unpack(u32x2 pair, float& a, float& b) {
+  const u32 first = pair[0], second = pair[1];
+  a = __builtin_bit_cast(float, first);
+  b = __builtin_bit_cast(float, second);
+}
+
 // v_permlane32_swap_b32: lanes 32..63 of a change places with lanes 0..31 of b.
 DEVICE void swap_halves(float& a, float& b) {
-  u32x2 swapped = __builtin_amdgcn_permlane32_swap(__builtin_bit_cast(u32, a), __builtin_bit_cast(u32, b), false, false);
-  a = __builtin_bit_cast(float, swapped.x);
-  b = __builtin_bit_cast(float, swapped.y);
+  unpack(__builtin_amdgcn_permlane32_swap(__builtin_bit_cast(u32, a), __builtin_bit_cast(u32, b), false, false), a, b);
 }
 
 // v_permlane16_swap_b32: the odd rows of 16 lanes of a change places with the even rows of b.
 DEVICE void swap_rows(float& a, float& b) {
-  u32x2 swapped = __builtin_amdgcn_permlane16_swap(__builtin_bit_cast(u32, a), __builtin_bit_cast(u32, b), false, false);
-  a = __builtin_bit_cast(float, swapped.x);
-  b = __builtin_bit_cast(float, swapped.y);
+  unpack(__builtin_amdgcn_permlane16_swap(__builtin_bit_cast(u32, a), __builtin_bit_cast(u32, b), false, false), a, b);
 }
 
 // One step of a scan over lanes: adds what the DPP control names, 0 where a lane has no source.
