@@ -488,38 +488,31 @@ def _(a: U16) -> F32:
     return floats.from_bf16(a)
 
 
-# 8-bit floats: the byte (or pair) to convert is chosen by SDWA's select or VOP3's op_sel; e32 takes the lowest.
+# 8-bit floats: the byte (or pair) to convert is chosen by SDWA's select; the other forms take the lowest.
 
 
-@vop1(0x54, "v_cvt_f32_fp8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> F32:
-    return floats.FP8_VALUES[_chosen_byte(a, i)].astype(f32)
+@vop1(0x54, "v_cvt_f32_fp8", no_dst_sel=True)
+def _(a: U32) -> F32:
+    return floats.FP8_VALUES[np.asarray(a) & u32(255)].astype(f32)
 
 
-@vop1(0x55, "v_cvt_f32_bf8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> F32:
-    return floats.BF8_VALUES[_chosen_byte(a, i)].astype(f32)
+@vop1(0x55, "v_cvt_f32_bf8", no_dst_sel=True)
+def _(a: U32) -> F32:
+    return floats.BF8_VALUES[np.asarray(a) & u32(255)].astype(f32)
 
 
-def _chosen_byte(a: Any, i: Any) -> Any:
-    op_sel = i.fields["op_sel"] if i.entry.format == "VOP3" else 0
-    # NOTE: op_sel[0] is the low bit of the byte number and op_sel[1] the high one, in encoding order (bits 11 and 12).
-    return np.asarray(a) >> u32(8 * ((op_sel & 1) << 1 | op_sel >> 1 & 1)) & u32(255)
+@vop1(0x56, "v_cvt_pk_f32_fp8", no_dst_sel=True)
+def _(a: U32) -> PK_F32:
+    return _pair(a, floats.FP8_VALUES)
 
 
-@vop1(0x56, "v_cvt_pk_f32_fp8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> PK_F32:
-    return _pair(a, i, floats.FP8_VALUES)
+@vop1(0x57, "v_cvt_pk_f32_bf8", no_dst_sel=True)
+def _(a: U32) -> PK_F32:
+    return _pair(a, floats.BF8_VALUES)
 
 
-@vop1(0x57, "v_cvt_pk_f32_bf8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> PK_F32:
-    return _pair(a, i, floats.BF8_VALUES)
-
-
-def _pair(a: Any, i: Any, table: Any) -> Any:
-    op_sel = i.fields["op_sel"] & 1 if i.entry.format == "VOP3" else 0
-    word = np.asarray(a) >> u32(16 * op_sel)
+def _pair(a: Any, table: Any) -> Any:
+    word = np.asarray(a)
     return np.stack([table[word & u32(255)], table[word >> u32(8) & u32(255)]]).astype(f32)
 
 
