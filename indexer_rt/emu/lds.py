@@ -184,7 +184,7 @@ class LdsMemory:
         still = []
         for where, waves, instruction in self.in_flight:
             open_waves = self.batch.open_loads(instruction)
-            late = np.isin(waves, open_waves)
+            late = np.array([open_waves >> int(wave) & 1 for wave in waves], bool)
             if not late.any():
                 continue
             still.append((where, waves, instruction))
