@@ -82,10 +82,13 @@ class Tracking:
         verb = "reads" if instruction.reads >> bit & 1 else "overwrites"
         raise self.machine.fault(
             m,
-            f"{verb} {bit_text(bit)} while {pending.what} at +{pending.what.offset - self.machine.program.code_base:#x} is "
-            f"outstanding: no s_waitcnt {counter} has waited for it ({instruction})",
+            f"{verb} {bit_text(bit)} while {pending.what} at {self._place(pending.what)} is outstanding: "
+            f"no s_waitcnt {counter} has waited for it ({instruction})",
             _first(pending.waves),
         )
+
+    def _place(self, instruction: Instruction) -> str:
+        return f"+{instruction.offset - self.machine.program.code_base:#x}"
 
     def _too_early(self, m: Convoy, instruction: Instruction, result: MatrixResult, need: int, passed: int) -> None:
         registers = instruction.touches & (result.destination | result.source_c)
@@ -93,7 +96,7 @@ class Tracking:
         raise self.machine.fault(
             m,
             f"uses {bit_text(bit)} {passed} wait states after {result.what} at "
-            f"+{result.what.offset - self.machine.program.code_base:#x}; it needs {need} ({instruction})",
+            f"{self._place(result.what)}; it needs {need} ({instruction})",
             _first(result.waves),
         )
 
@@ -123,7 +126,12 @@ def needs_of(instruction: Instruction) -> int:
         return 0
     needs = 0
     for name, operand in instruction.src.items():
-        if name == "d" and (traits.get("preserves_high") or traits.get("d_is_fill") or traits.get("d16") or instruction.variant == "sdwa"):
+        if name == "d" and (
+            traits.get("preserves_high")
+            or traits.get("d_is_fill")
+            or traits.get("d16")
+            or instruction.variant == "sdwa"
+        ):
             continue
         mask = operand.mask()
         needs |= mask & -mask if operand.type.bits == 64 else mask
@@ -150,7 +158,9 @@ def effect_of(instruction: Instruction) -> Effect | None:
         return wait_states
     if "mfma" in traits:
         return _matrix_effect(instruction)
-    queues = {"FLAT": ("vm", "lgkm"), "GLOBAL": ("vm",), "MUBUF": ("vm",), "DS": ("lgkm",), "SMEM": ("lgkm",)}.get(format_name, ())
+    queues = {"FLAT": ("vm", "lgkm"), "GLOBAL": ("vm",), "MUBUF": ("vm",), "DS": ("lgkm",), "SMEM": ("lgkm",)}.get(
+        format_name, ()
+    )
     if not queues or traits.get("kind") in ("cache", "nop"):
         return None
     registers, is_scalar = instruction.writes, format_name == "SMEM"
@@ -169,7 +179,9 @@ def _matrix_effect(instruction: Instruction) -> Effect:
 
     def issue(m: Convoy) -> None:
         m.hazards.issue_matrix(
-            MatrixResult(destination, c, destination & -destination, m.hazards.clock - 1, m.members, instruction, **waits)
+            MatrixResult(
+                destination, c, destination & -destination, m.hazards.clock - 1, m.members, instruction, **waits
+            )
         )
 
     return issue

@@ -21,8 +21,8 @@ LDS_POISON = 0xFF
 class Batch:
     """Hold registers and LDS of whole workgroups that run at the same time.
 
-    ``V`` [unified rows, waves, 64] and ``S`` [128, waves] are uint32, ``scc`` [waves] bool. Row ``accum_offset + r`` of V
-    is AGPR r. ``lds`` is uint8 [workgroups, lds_bytes].
+    ``V`` [unified rows, waves, 64] and ``S`` [128, waves] are uint32, ``scc`` [waves] bool. Row ``accum_offset + r``
+    of V is AGPR r. ``lds`` is uint8 [workgroups, lds_bytes].
     """
 
     def __init__(self, machine: Machine, workgroups: np.ndarray) -> None:
@@ -89,9 +89,9 @@ def _marked(waves: np.ndarray, count: int) -> np.ndarray:
 class Convoy:
     """Be waves of one batch at one program counter.
 
-    ``waves`` sorted wave numbers, ``members`` the same as a bit set, ``sel`` a slice or index array that selects them, ``n`` their number; ``mode`` the MODE
-    register; ``hazards`` what is in flight and ``unwritten`` the registers that some wave never
-    wrote (strict mode only); ``pc`` a byte offset from the kernel's entry.
+    ``waves`` sorted wave numbers, ``members`` the same as a bit set, ``sel`` a slice or index array that selects
+    them, ``n`` their number; ``mode`` the MODE register; ``hazards`` what is in flight and ``unwritten`` the
+    registers that some wave never wrote (strict mode only); ``pc`` a byte offset from the kernel's entry.
     """
 
     __slots__ = (

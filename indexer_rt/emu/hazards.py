@@ -31,7 +31,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class MatrixResult:
-    """Be one MFMA in flight. ``issued`` is the clock at which it went; waits are in wait states; ``waves`` is a bit set."""
+    """Be one MFMA in flight. ``issued`` is the clock at which it went; waits are in wait states; ``waves`` is a bit
+    set.
+    """
 
     destination: int
     source_c: int
@@ -46,9 +48,20 @@ class MatrixResult:
 
 
 class Hazards:
-    """Hold the queues of one convoy. A queue's element is a tuple of Pending, one for each set of waves merged into it."""
+    """Hold the queues of one convoy. A queue's element is a tuple of Pending, one for each set of waves merged into
+    it.
+    """
 
-    __slots__ = ("clock", "lgkm", "lgkm_registers", "matrix", "matrix_registers", "pending_registers", "vm", "vm_registers")
+    __slots__ = (
+        "clock",
+        "lgkm",
+        "lgkm_registers",
+        "matrix",
+        "matrix_registers",
+        "pending_registers",
+        "vm",
+        "vm_registers",
+    )
 
     def __init__(self) -> None:
         self.vm: list[tuple[Pending, ...]] = []
