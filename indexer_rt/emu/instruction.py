@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import EmulatorFault
 from . import formats, text
-from .operands import EXEC, F32, M0, MASK, U32, U64, VCC, Operand, Type, block, scalar_source, vector_source
+from .operands import EXEC, M0, MASK, SGPR_ROWS, U32, U64, VCC, Operand, Type, block, scalar_source, vector_source
 from .table import TABLE, Entry
 
 
@@ -63,7 +63,9 @@ class _Reader:
 
     def take(self, count: int) -> tuple[int, ...]:
         if self.used + count > len(self.stream):
-            raise EmulatorFault(f"+{self.offset:#x}: the code ends within an instruction ({self.hex(len(self.stream))}).")
+            raise EmulatorFault(
+                f"+{self.offset:#x}: the code ends within an instruction ({self.hex(len(self.stream))})."
+            )
         self.used += count
         return self.stream[self.used - count : self.used]
 
@@ -87,9 +89,10 @@ def decode(code: bytes, offset: int = 0) -> Instruction:
         key = ("FLAT", "SCRATCH", "GLOBAL", "reserved")[fields["seg"]]
     entry = TABLE.get((key, fields["op"]))
     if entry is None:
-        raise reader.unknown(
-            f"{key.lower()} opcode {fields['op']:#x}"
-        ).__class__(f"{key.lower()} opcode {fields['op']:#x} ({reader.hex(encoding.words)}) at +{offset:#x} is not in the table. Add it to emu/{home}.py.")
+        raise EmulatorFault(
+            f"{key.lower()} opcode {fields['op']:#x} ({reader.hex(encoding.words)}) at +{offset:#x} is not in the "
+            f"table. Add it to emu/{home}.py."
+        )
     instruction = Instruction(offset, words, entry, fields)
     _DECODERS[encoding.name](instruction, reader)
     instruction.words = reader.stream[: reader.used]
@@ -169,7 +172,13 @@ def _smem(instruction: Instruction, reader: _Reader) -> None:
     fields, traits = instruction.fields, instruction.traits
     kind = traits["kind"]
     if kind in ("load", "buffer_load", "time"):
-        instruction.dst = (Operand("s", fields["sdata"], block(traits["count"]) if traits["count"] > 2 else (None, U32, U64)[traits["count"]]),)
+        instruction.dst = (
+            Operand(
+                "s",
+                fields["sdata"],
+                block(traits["count"]) if traits["count"] > 2 else (None, U32, U64)[traits["count"]],
+            ),
+        )
     if kind in ("load", "buffer_load"):
         instruction.src["base"] = Operand("s", 2 * fields["sbase"], U64 if kind == "load" else block(4))
         if not fields["imm"]:
@@ -228,7 +237,10 @@ def _sdwa_operand(instruction: Instruction, n: int, type_: Type, reader: _Reader
     extra = instruction.extra
     code = extra["src0"] if n == 0 else instruction.fields["vsrc1"]
     modifiers = dict(
-        negate=bool(extra[f"neg{n}"]), absolute=bool(extra[f"abs{n}"]), sext=bool(extra[f"sext{n}"]), select=extra[f"src{n}_sel"]
+        negate=bool(extra[f"neg{n}"]),
+        absolute=bool(extra[f"abs{n}"]),
+        sext=bool(extra[f"sext{n}"]),
+        select=extra[f"src{n}_sel"],
     )
     if extra[f"sgpr{n}"]:
         return _need(scalar_source(code, type_, None), reader, code).having(**modifiers)
@@ -254,9 +266,8 @@ def _vector_results(instruction: Instruction) -> None:
         if name == "d" and type_ is not None:
             instruction.src["d"] = Operand(kind, fields["vdst"], type_)
     preserves = (
-        (instruction.variant == "sdwa" and instruction.extra["dst_unused"] == 2 and instruction.extra["dst_sel"] != 6)
-        or traits.get("preserves_high")
-    )
+        instruction.variant == "sdwa" and instruction.extra["dst_unused"] == 2 and instruction.extra["dst_sel"] != 6
+    ) or traits.get("preserves_high")
     if preserves and "d" not in instruction.src and results and results[0].kind == "v":
         instruction.src["d"] = results[0].having(type=U32)
 
@@ -276,10 +287,15 @@ def _vop3(instruction: Instruction, reader: _Reader) -> None:
     has_sdst = len(entry.dst) > 1 and entry.dst[1] is MASK
     absolute = 0 if has_sdst else fields["abs"]
     op_sel = fields["op_sel"] if traits.get("op_sel") else 0
+    ignores = has_sdst or traits.get("permlane") or traits.get("base") == "VOPC"
+    if fields["op_sel"] and not (ignores or traits.get("op_sel")):
+        raise reader.unknown(f"{instruction.name} has no op_sel, got {fields['op_sel']:#x}")
     position = 0
     for name, type_ in entry.sources:
         if name == "carry":
             row = VCC if traits.get("implicit_vcc") else fields["src2"]
+            if row >= SGPR_ROWS:
+                raise reader.unknown(f"{instruction.name} takes a scalar register pair as its mask, not source {row}")
             instruction.src[name] = Operand("s", row, MASK)
             continue
         code = fields[f"src{position}"]
@@ -402,7 +418,8 @@ def _ds(instruction: Instruction, reader: _Reader) -> None:
 
 _DECODERS = {
     "SOP1": _scalar, "SOP2": _scalar, "SOPC": _scalar, "SOPK": _sopk, "SOPP": _sopp, "SMEM": _smem,
-    "VOP1": _vector_short, "VOP2": _vector_short, "VOPC": _vector_short, "VOP3": _vop3, "VOP3P": _vop3p, "VOP3PX2": _mfma,
+    "VOP1": _vector_short, "VOP2": _vector_short, "VOPC": _vector_short, "VOP3": _vop3, "VOP3P": _vop3p,
+    "VOP3PX2": _mfma,
     "DS": _ds, "FLAT": _flat, "MUBUF": _mubuf,
 }  # fmt: skip
 
@@ -410,7 +427,6 @@ _DECODERS = {
 _HOMES = {
     "SOP1": "scalar", "SOP2": "scalar", "SOPC": "scalar", "SOPK": "scalar", "SOPP": "control", "SMEM": "smem",
     "VOP1": "vector_float or vector_integer", "VOP2": "vector_float or vector_integer", "VOPC": "vector_compare",
-    "VOP3": "vector_float or vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds", "FLAT": "vmem", "MUBUF": "vmem",
+    "VOP3": "vector_float or vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds",
+    "FLAT": "vmem", "MUBUF": "vmem",
 }  # fmt: skip
-
-assert F32.regs == 1

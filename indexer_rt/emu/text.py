@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .operands import MASK, Operand, register_text
+from .operands import Operand
 
 if TYPE_CHECKING:
     from .instruction import Instruction
 
 _HWREGS = {
-    1: "HW_REG_MODE", 2: "HW_REG_STATUS", 3: "HW_REG_TRAPSTS", 4: "HW_REG_HW_ID", 5: "HW_REG_GPR_ALLOC", 6: "HW_REG_LDS_ALLOC",
-    7: "HW_REG_IB_STS", 15: "HW_REG_SH_MEM_BASES", 16: "HW_REG_TBA_LO", 17: "HW_REG_TBA_HI", 18: "HW_REG_TMA_LO", 19: "HW_REG_TMA_HI",
+    1: "HW_REG_MODE", 2: "HW_REG_STATUS", 3: "HW_REG_TRAPSTS", 4: "HW_REG_HW_ID", 5: "HW_REG_GPR_ALLOC",
+    6: "HW_REG_LDS_ALLOC",
+    7: "HW_REG_IB_STS", 15: "HW_REG_SH_MEM_BASES", 16: "HW_REG_TBA_LO", 17: "HW_REG_TBA_HI", 18: "HW_REG_TMA_LO",
+    19: "HW_REG_TMA_HI",
     20: "HW_REG_XCC_ID", 21: "HW_REG_SQ_PERF_SNAPSHOT_DATA", 22: "HW_REG_SQ_PERF_SNAPSHOT_DATA1",
     23: "HW_REG_SQ_PERF_SNAPSHOT_PC_LO", 24: "HW_REG_SQ_PERF_SNAPSHOT_PC_HI",
 }  # fmt: skip
@@ -73,8 +75,8 @@ def _sopp(instruction: Instruction) -> str:
     return f"{instruction.name} {simm16:#x}" if style == "hex" else f"{instruction.name} {simm16}"
 
 
-_SENDMSG = {1: "sendmsg(MSG_INTERRUPT)", 4: "sendmsg(MSG_SAVEWAVE)", 5: "sendmsg(MSG_STALL_WAVE_GEN)", 6: "sendmsg(MSG_HALT_WAVES)",
-            10: "sendmsg(MSG_GET_DOORBELL)"}  # fmt: skip
+_SENDMSG = {1: "sendmsg(MSG_INTERRUPT)", 4: "sendmsg(MSG_SAVEWAVE)", 5: "sendmsg(MSG_STALL_WAVE_GEN)", 6:
+"sendmsg(MSG_HALT_WAVES)", 10: "sendmsg(MSG_GET_DOORBELL)"}  # fmt: skip
 
 
 def _smem(instruction: Instruction) -> str:
@@ -111,7 +113,7 @@ def _vector(instruction: Instruction) -> str:
     operands += [str(o) for n, o in instruction.src.items() if n not in ("d", "carry", "k")]
     if "k" in instruction.src:
         position = [n for n, _ in instruction.entry.sources].index("k")
-        operands.insert(len(instruction.dst) + position, str(instruction.src["k"]))
+        operands.insert(len(instruction.dst) + position, f"{instruction.src['k'].literal:#x}")
     if "carry" in instruction.src:
         operands.append("vcc")
     out = f"{name} {', '.join(operands)}" if operands else name
@@ -119,15 +121,21 @@ def _vector(instruction: Instruction) -> str:
         out += _dpp(extra)
     elif instruction.variant == "sdwa":
         sources = len([n for n in instruction.src if n not in ("d", "carry", "k")])
-        out += (" clamp" if extra["clamp"] and not is_compare else "") + (_OMOD[extra["omod"]] if not is_compare else "")
-        if not is_compare:
+        out += (" clamp" if extra["clamp"] and not is_compare else "") + (
+            _OMOD[extra["omod"]] if not is_compare else ""
+        )
+        if not is_compare and not traits.get("no_dst_sel"):
             out += f" dst_sel:{_SDWA_SELECT[extra['dst_sel']]} dst_unused:{_SDWA_UNUSED[extra['dst_unused']]}"
         out += "".join(f" src{n}_sel:{_SDWA_SELECT[extra[f'src{n}_sel']]}" for n in range(sources))
     return out
 
 
 def _destinations(instruction: Instruction) -> list[str]:
-    shown = [o for o in instruction.dst if not (instruction.traits.get("writes_exec") and o.index == 126 and o is instruction.dst[-1])]
+    shown = [
+        o
+        for o in instruction.dst
+        if not (instruction.traits.get("writes_exec") and o.index == 126 and o is instruction.dst[-1])
+    ]
     if instruction.traits.get("swap"):
         shown = shown[:1]
     return [str(o) for o in shown]
@@ -154,25 +162,27 @@ def _vop3(instruction: Instruction) -> str:
     fields, traits = instruction.fields, instruction.traits
     name = instruction.name + ("_e64" if traits.get("suffixed") else "")
     operands = _destinations(instruction)
-    shown = [(n, o) for n, o in instruction.src.items() if n != "d" and not (n == "carry" and traits.get("implicit_vcc"))]
+    shown = [
+        (n, o) for n, o in instruction.src.items() if n != "d" and not (n == "carry" and traits.get("implicit_vcc"))
+    ]
     operands += [str(o) for _, o in shown]
     out = f"{name} {', '.join(operands)}" if operands else name
     if traits.get("permlane"):
         return out + (" bound_ctrl:1" if fields["op_sel"] >> 1 & 1 else "") + (" fi:1" if fields["op_sel"] & 1 else "")
     if traits.get("bitop3"):
-        table = _bitop3(fields)
+        table = truth_table(fields)
         return out + (f" bitop3:{table:#x}" if table else "")
     if traits.get("op_sel") and fields["op_sel"]:
         sources = traits.get("op_sel_width", len(shown) + 1)
         bits = fields["op_sel"] if sources > 3 else (fields["op_sel"] & 3) | (fields["op_sel"] >> 3 & 1) << len(shown)
         out += _list("op_sel", bits, sources)
-    has_clamp = fields["clamp"] and traits.get("base") != "VOPC"
+    has_clamp = fields["clamp"] and (traits.get("base") != "VOPC" or instruction.src["a"].type.is_float)
     return out + (" clamp" if has_clamp else "") + _OMOD[fields["omod"] if traits.get("omod", True) else 0]
 
 
-def _bitop3(fields: dict[str, int]) -> int:
-    """Join the truth table that v_bitop3 keeps in its omod, abs and neg bits."""
-    return fields["neg"] << 5 | fields["omod"] << 3 | fields["abs"]
+def truth_table(fields: dict[str, int]) -> int:
+    """Join the eight-entry table that v_bitop3 keeps in its omod, abs and neg bits."""
+    return fields["omod"] << 6 | fields["abs"] << 3 | fields["neg"]
 
 
 def _vop3p(instruction: Instruction) -> str:
@@ -196,11 +206,10 @@ def _vop3p(instruction: Instruction) -> str:
             out += _list("op_sel", fields["op_sel"], count)
         if op_sel_hi & every != every:
             out += _list("op_sel_hi", op_sel_hi, count)
-    if not traits.get("no_neg"):
-        if fields["neg"] & every:
-            out += _list("neg_lo", fields["neg"], count)
-        if fields["neg_hi"] & every:
-            out += _list("neg_hi", fields["neg_hi"], count)
+    if fields["neg"] & every:
+        out += _list("neg_lo", fields["neg"], count)
+    if fields["neg_hi"] & every:
+        out += _list("neg_hi", fields["neg_hi"], count)
     return out + (" clamp" if fields["clamp"] else "")
 
 
@@ -215,11 +224,11 @@ def _mfma(instruction: Instruction) -> str:
         if fields["scale_op_sel"]:
             out += _list("op_sel", fields["scale_op_sel"], 3)
         out += _list("op_sel_hi", fields["scale_op_sel_hi"], 3)
-    if shape.is_double:
-        return f"{name} {', '.join(operands)}" + (_list("neg", fields["blgp"], 3) if fields["blgp"] else "")
     for field in ("cbsz", "abid", "blgp"):
         if fields.get(field):
-            out += f" {field}:{fields[field]}"
+            out += (
+                _list("neg", fields[field], 3) if shape.is_double and field == "blgp" else f" {field}:{fields[field]}"
+            )
     return f"{name} {', '.join(operands)}{out}"
 
 
@@ -248,7 +257,11 @@ def _mubuf(instruction: Instruction) -> str:
     fields, traits = instruction.fields, instruction.traits
     if traits["kind"] == "cache":
         return instruction.name + _cache_policy(fields)
-    operands = [str(instruction.src["addr"]) if "addr" in instruction.src else "off", str(instruction.src["rsrc"]), str(instruction.src["soffset"])]
+    operands = [
+        str(instruction.src["addr"]) if "addr" in instruction.src else "off",
+        str(instruction.src["rsrc"]),
+        str(instruction.src["soffset"]),
+    ]
     if not fields["lds"]:
         data: Operand = instruction.src["data"] if "data" in instruction.src else instruction.dst[0]
         operands.insert(0, str(data))
@@ -302,5 +315,3 @@ _RENDERERS = {
     "VOP1": _vector, "VOP2": _vector, "VOPC": _vector, "VOP3": _vop3, "VOP3P": _vop3p, "VOP3PX2": _mfma,
     "DS": _ds, "FLAT": _flat, "GLOBAL": _flat, "SCRATCH": _flat, "MUBUF": _mubuf,
 }  # fmt: skip
-
-assert register_text("s", 106, MASK.regs) == "vcc"

@@ -17,7 +17,7 @@ from .table import Entry, add, vop1, vop2, vop3
 
 f16, f32, f64, i32, u8, u16, u32 = np.float16, np.float32, np.float64, np.int32, np.uint8, np.uint16, np.uint32
 
-# --- add, multiply, fused -----------------------------------------------------------------------------------------------
+# --- add, multiply, fused -------------------------------------------------------------------------------------------
 
 
 @vop2(0x01, "v_add_f32")
@@ -140,7 +140,7 @@ def _(a: F16, b: F16, c: F16) -> F16:
     return fma16(a, b, c)
 
 
-# --- minimum, maximum, median -------------------------------------------------------------------------------------------
+# --- minimum, maximum, median ---------------------------------------------------------------------------------------
 
 for _float, _opcodes in ((F32, (0x0B, 0x0A)), (F16, (0x2D, 0x2E))):
     for _opcode, _stem, _body in zip(_opcodes, ("max", "min"), (maximum, minimum), strict=True):
@@ -150,7 +150,17 @@ for _float, _opcodes in ((F32, (0x0B, 0x0A)), (F16, (0x2D, 0x2E))):
 
         for _format, _code in (("VOP2", _opcode), ("VOP3", 0x100 + _opcode)):
             _params = (("a", _float), ("b", _float), ("m", None))
-            add(Entry(_format, _code, f"v_{_stem}_{_float.name.lower()}", (_float,), _params, _, {"base": "VOP2", "suffixed": True}))
+            add(
+                Entry(
+                    _format,
+                    _code,
+                    f"v_{_stem}_{_float.name.lower()}",
+                    (_float,),
+                    _params,
+                    _,
+                    {"base": "VOP2", "suffixed": True},
+                )
+            )
 
 
 @vop3(0x283, "v_max_f64")
@@ -166,7 +176,9 @@ def _(a: F64, b: F64, m: None) -> F64:
 def _median(a: Any, b: Any, c: Any, m: Any) -> Any:
     """v_med3: with a NaN among the sources it is the minimum of the three, as min3 gives it."""
     largest = maximum(maximum(a, b, False), c, False)
-    middle = np.where(largest == a, maximum(b, c, False), np.where(largest == b, maximum(a, c, False), maximum(a, b, False)))
+    middle = np.where(
+        largest == a, maximum(b, c, False), np.where(largest == b, maximum(a, c, False), maximum(a, b, False))
+    )
     nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
     return np.where(nan, minimum(minimum(a, b, m.ieee), c, m.ieee), middle)
 
@@ -184,7 +196,17 @@ for _opcode, _name, _float, _body in (
     (0x1F4, "v_min3_f16", F16, _min3), (0x1F7, "v_max3_f16", F16, _max3), (0x1FA, "v_med3_f16", F16, _median),
 ):  # fmt: skip
     _traits = {"op_sel": True} if _float is F16 else {}
-    add(Entry("VOP3", _opcode, _name, (_float,), (("a", _float), ("b", _float), ("c", _float), ("m", None)), _body, _traits))
+    add(
+        Entry(
+            "VOP3",
+            _opcode,
+            _name,
+            (_float,),
+            (("a", _float), ("b", _float), ("c", _float), ("m", None)),
+            _body,
+            _traits,
+        )
+    )
 
 # IEEE-2019 minimum and maximum: a NaN wins.
 
@@ -205,7 +227,7 @@ def _spread_nan(result: Any, *sources: Any) -> Any:
     return result
 
 
-# --- rounding and parts of a float --------------------------------------------------------------------------------------
+# --- rounding and parts of a float ----------------------------------------------------------------------------------
 
 
 def _fract(a: Any) -> Any:
@@ -231,7 +253,17 @@ for _float, _opcodes in (
     for _stem, _opcode in _opcodes.items():
         for _format, _code in (("VOP1", _opcode), ("VOP3", 0x140 + _opcode)):
             _traits = {"base": "VOP1", "suffixed": True}
-            add(Entry(_format, _code, f"v_{_stem}_{_float.name.lower()}", (_float,), (("a", _float),), _ROUNDINGS[_stem], _traits))
+            add(
+                Entry(
+                    _format,
+                    _code,
+                    f"v_{_stem}_{_float.name.lower()}",
+                    (_float,),
+                    (("a", _float),),
+                    _ROUNDINGS[_stem],
+                    _traits,
+                )
+            )
 
 
 @vop1(0x33, "v_frexp_exp_i32_f32")
@@ -286,7 +318,7 @@ def _(a: F16, b: I16) -> F16:
     return np.ldexp(np.asarray(a).astype(f32), np.asarray(b).astype(i32)).astype(f16)
 
 
-# --- approximate functions ----------------------------------------------------------------------------------------------
+# --- approximate functions ------------------------------------------------------------------------------------------
 
 
 def _rcp(a: Any) -> Any:
@@ -307,8 +339,8 @@ _FUNCTIONS = {
     "sin": _cycles(np.sin), "cos": _cycles(np.cos), "exp_legacy": np.exp2, "log_legacy": np.log2,
 }  # fmt: skip
 for _float, _opcodes in (
-    (F32, {"exp": 0x20, "log": 0x21, "rcp": 0x22, "rcp_iflag": 0x23, "rsq": 0x24, "sqrt": 0x27, "sin": 0x29, "cos": 0x2A,
-           "exp_legacy": 0x4B, "log_legacy": 0x4C}),
+    (F32, {"exp": 0x20, "log": 0x21, "rcp": 0x22, "rcp_iflag": 0x23, "rsq": 0x24, "sqrt": 0x27, "sin": 0x29, "cos":
+    0x2A, "exp_legacy": 0x4B, "log_legacy": 0x4C}),
     (F64, {"rcp": 0x25, "rsq": 0x26, "sqrt": 0x28}),
     (F16, {"rcp": 0x3D, "sqrt": 0x3E, "rsq": 0x3F, "log": 0x40, "exp": 0x41, "sin": 0x49, "cos": 0x4A}),
 ):  # fmt: skip
@@ -321,7 +353,7 @@ for _float, _opcodes in (
             _traits = {"base": "VOP1", "suffixed": True}
             add(Entry(_format, _code, f"v_{_stem}_{_float.name.lower()}", (_float,), (("a", _float),), _, _traits))
 
-# --- conversions --------------------------------------------------------------------------------------------------------
+# --- conversions ----------------------------------------------------------------------------------------------------
 
 
 @vop1(0x05, "v_cvt_f32_i32")
@@ -402,8 +434,8 @@ def _(a: U32) -> F64:
 
 for _n in range(4):
 
-    def _(a: Any, _shift: Any = u32(8 * _n)) -> Any:
-        return (a >> _shift & u32(255)).astype(f32)
+    def _(a: Any, _shift: int = 8 * _n) -> Any:
+        return (a >> u32(_shift) & u32(255)).astype(f32)
 
     for _format, _code in (("VOP1", 0x11 + _n), ("VOP3", 0x151 + _n)):
         add(Entry(_format, _code, f"v_cvt_f32_ubyte{_n}", (F32,), (("a", U32),), _, {"base": "VOP1", "suffixed": True}))
@@ -488,38 +520,31 @@ def _(a: U16) -> F32:
     return floats.from_bf16(a)
 
 
-# 8-bit floats: the byte (or pair) to convert is chosen by SDWA's select or VOP3's op_sel; e32 takes the lowest.
+# 8-bit floats: the byte (or pair) to convert is chosen by SDWA's select; the other forms take the lowest.
 
 
-@vop1(0x54, "v_cvt_f32_fp8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> F32:
-    return floats.FP8_VALUES[_chosen_byte(a, i)].astype(f32)
+@vop1(0x54, "v_cvt_f32_fp8", no_dst_sel=True)
+def _(a: U32) -> F32:
+    return floats.FP8_VALUES[np.asarray(a) & u32(255)].astype(f32)
 
 
-@vop1(0x55, "v_cvt_f32_bf8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> F32:
-    return floats.BF8_VALUES[_chosen_byte(a, i)].astype(f32)
+@vop1(0x55, "v_cvt_f32_bf8", no_dst_sel=True)
+def _(a: U32) -> F32:
+    return floats.BF8_VALUES[np.asarray(a) & u32(255)].astype(f32)
 
 
-def _chosen_byte(a: Any, i: Any) -> Any:
-    op_sel = i.fields["op_sel"] if i.entry.format == "VOP3" else 0
-    # NOTE: op_sel[0] is the low bit of the byte number and op_sel[1] the high one, in encoding order (bits 11 and 12).
-    return np.asarray(a) >> u32(8 * ((op_sel & 1) << 1 | op_sel >> 1 & 1)) & u32(255)
+@vop1(0x56, "v_cvt_pk_f32_fp8", no_dst_sel=True)
+def _(a: U32) -> PK_F32:
+    return _pair(a, floats.FP8_VALUES)
 
 
-@vop1(0x56, "v_cvt_pk_f32_fp8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> PK_F32:
-    return _pair(a, i, floats.FP8_VALUES)
+@vop1(0x57, "v_cvt_pk_f32_bf8", no_dst_sel=True)
+def _(a: U32) -> PK_F32:
+    return _pair(a, floats.BF8_VALUES)
 
 
-@vop1(0x57, "v_cvt_pk_f32_bf8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> PK_F32:
-    return _pair(a, i, floats.BF8_VALUES)
-
-
-def _pair(a: Any, i: Any, table: Any) -> Any:
-    op_sel = i.fields["op_sel"] & 1 if i.entry.format == "VOP3" else 0
-    word = np.asarray(a) >> u32(16 * op_sel)
+def _pair(a: Any, table: Any) -> Any:
+    word = np.asarray(a)
     return np.stack([table[word & u32(255)], table[word >> u32(8) & u32(255)]]).astype(f32)
 
 
@@ -547,7 +572,7 @@ def _(a: F32, b: U32, c: U32) -> U32:
     return (c & ~(u32(255) << shift)) | byte << shift
 
 
-# --- division helpers -----------------------------------------------------------------------------------------------------
+# --- division helpers -----------------------------------------------------------------------------------------------
 
 
 def _exponent_bits(a: Any) -> Any:
@@ -562,8 +587,6 @@ def _div_scale(s0: Any, s1: Any, s2: Any, is_double: bool) -> Any:
     s0, s1, s2 = (np.asarray(x) for x in (s0, s1, s2))
     dtype = f64 if is_double else f32
     power, far, near, tiny = (128, 768, 53, 1022) if is_double else (64, 96, 23, 126)
-    up = dtype(2.0**power)
-    down_exponent = -power
     denominator, numerator = _exponent_bits(s1), _exponent_bits(s2)
     is_subnormal_den = (np.abs(s1) < dtype(2.0**-tiny)) & (s1 != 0)
     inverse_subnormal = np.abs(1.0 / s1.astype(f64)) < 2.0**-tiny if not is_double else np.abs(s1) > 2.0**tiny
@@ -579,12 +602,15 @@ def _div_scale(s0: Any, s1: Any, s2: Any, is_double: bool) -> Any:
         (zero, lambda: (np.full(shape, np.nan, dtype), vcc)),
         (numerator - denominator >= far, lambda: (np.where(is_den, np.ldexp(s0, power), s0), np.ones(shape, bool))),
         (is_subnormal_den, lambda: (np.ldexp(s0, power), vcc)),
-        (inverse_subnormal & quotient_subnormal, lambda: (np.where(is_den, np.ldexp(s0, power), s0), np.ones(shape, bool))),
-        (inverse_subnormal, lambda: (np.ldexp(s0, down_exponent), vcc)),
+        # NOTE: the denominator is huge here, so it is scaled down; v_div_fmas then scales the quotient down as well.
+        (
+            inverse_subnormal & quotient_subnormal,
+            lambda: (np.where(is_den, np.ldexp(s0, -power), s0), np.ones(shape, bool)),
+        ),
+        (inverse_subnormal, lambda: (np.ldexp(s0, -power), vcc)),
         (quotient_subnormal, lambda: (np.where(is_num, np.ldexp(s0, power), s0), np.ones(shape, bool))),
         (numerator <= near, lambda: (np.ldexp(s0, power), vcc)),
     ]
-    del up
     undecided = np.ones(shape, bool)
     for condition, compute in cases:
         chosen = undecided & condition
@@ -606,16 +632,23 @@ def _(a: F64, b: F64, c: F64) -> (F64, MASK):
     return _div_scale(a, b, c, True)
 
 
+def _fmas_power(quotient: Any, power: int) -> Any:
+    """v_div_scale scaled the operands: a quotient above 1 was made too small, one below 1 too large."""
+    bias = 127 if power == 64 else 1023
+    return np.where(_exponent_bits(quotient) > bias, power, -power)
+
+
 @vop3(0x1E2, "v_div_fmas_f32", implicit_vcc=True, reads_rows=(VCC, VCC + 1))
 def _(a: F32, b: F32, c: F32, carry: MASK) -> F32:
-    r = fma32(a, b, c)
-    return np.where(carry, np.ldexp(r, 64), r)
+    product = np.asarray(a).astype(f64) * np.asarray(b).astype(f64)
+    scaled = np.ldexp(floats.odd_sum(product, np.asarray(c).astype(f64)), _fmas_power(c, 64)).astype(f32)
+    return np.where(carry, scaled, fma32(a, b, c))
 
 
 @vop3(0x1E3, "v_div_fmas_f64", implicit_vcc=True, reads_rows=(VCC, VCC + 1))
 def _(a: F64, b: F64, c: F64, carry: MASK) -> F64:
     r = fma64(a, b, c)
-    return np.where(carry, np.ldexp(r, 128), r)
+    return np.where(carry, np.ldexp(r, _fmas_power(c, 128)), r)
 
 
 def _div_fixup(quotient: Any, denominator: Any, numerator: Any, dtype: Any) -> Any:
@@ -625,11 +658,10 @@ def _div_fixup(quotient: Any, denominator: Any, numerator: Any, dtype: Any) -> A
     infinity, zero = dtype(np.inf), dtype(0)
     result = np.where(sign, -np.abs(q), np.abs(q))
     if dtype is not f16:
-        gap = _exponent_bits(n) - _exponent_bits(d)
-        low, high = (-150, 255) if dtype is f32 else (-1075, 2047)
-        del high
-        result = np.where(gap < low, np.where(sign, -zero, zero), result)
-        result = np.where((_exponent_bits(d) == (255 if dtype is f32 else 2047)), np.where(sign, -zero, zero), result)
+        gap, top = _exponent_bits(n) - _exponent_bits(d), 255 if dtype is f32 else 2047
+        result = np.where(gap < (-150 if dtype is f32 else -1075), np.where(sign, -zero, zero), result)
+        # NOTE: where the true quotient overflows, the refinement of an infinite estimate leaves a NaN.
+        result = np.where(_exponent_bits(q) == top, np.where(sign, -infinity, infinity), result)
     result = np.where(np.isinf(d) | (n == 0), np.where(sign, -zero, zero), result)
     result = np.where(np.isinf(n) | (d == 0), np.where(sign, -infinity, infinity), result)
     invalid = ((n == 0) & (d == 0)) | (np.isinf(n) & np.isinf(d))
