@@ -18,7 +18,7 @@ from .hazards import Hazards
 from .instruction import Instruction
 from .memory import Buffer, Memory
 from .operands import EXEC
-from .program import Program, program_of
+from .program import Program, Step, program_of
 
 # Where the code object and the kernarg segment lie in the emulated address space, unless a buffer is in the way.
 IMAGE_ADDRESS, KERNARG_ADDRESS = 0x7A00_0000_0000, 0x7B00_0000_0000
@@ -233,7 +233,7 @@ class Machine:
         program, executed, strict, observer = self.program, self.executed, self.strict, self.observer
         tracking = m.batch.tracking
         while m.pc < limit:
-            step = program.at(m.pc)
+            step = program.steps.get(m.pc) or self._step(m)
             instruction = step.instruction
             m.instruction = instruction
             executed[m.pc] += m.n
@@ -258,6 +258,18 @@ class Machine:
                 return outcome
         return None
 
+    def _step(self, m: Convoy) -> Step:
+        try:
+            return self.program.at(m.pc)
+        except EmulatorFault as fault:
+            raise EmulatorFault(f"{fault} Reached by {self._place(int(m.waves[0]), m)}.") from None
+
+    def _place(self, wave: int, m: Convoy) -> str:
+        group, local = m.batch.local_wave(wave)
+        x, y, z = self.launch.grid
+        place = str(group) if y * z == 1 else f"({group % x}, {group // x % y}, {group // (x * y)})"
+        return f"workgroup {place} wave {local}"
+
     def _global_waves(self, m: Convoy) -> np.ndarray:
         group, local = np.divmod(m.waves, self.waves_per_workgroup)
         return m.batch.workgroups[group] * self.waves_per_workgroup + local
@@ -266,11 +278,7 @@ class Machine:
 
     def fault(self, m: Convoy, message: str, wave: int | None = None, lane: int | None = None) -> EmulatorFault:
         """Make a fault that says where. ``wave``: a wave number of the batch (the convoy's first if not given)."""
-        group, local = m.batch.local_wave(m.waves[0] if wave is None else wave)
-        grid = self.launch.grid
-        place = str(group)
-        if grid[1] * grid[2] > 1:
-            place = f"({group % grid[0]}, {group // grid[0] % grid[1]}, {group // (grid[0] * grid[1])})"
         name = "" if m.instruction is None else m.instruction.name
-        where = f"workgroup {place} wave {local}" + ("" if lane is None else f" lane {lane}")
-        return EmulatorFault(f"{name} at {self.kernel.name}+{m.pc:#x}, {where}: {message}.")
+        where = self._place(int(m.waves[0]) if wave is None else wave, m)
+        lane_text = "" if lane is None else f" lane {lane}"
+        return EmulatorFault(f"{name} at {self.kernel.name}+{m.pc:#x}, {where}{lane_text}: {message}.")
