@@ -10,7 +10,7 @@ import struct
 
 import numpy as np
 import pytest
-from kernels import assemble
+from assembled_kernels import assemble
 
 from indexer_rt.emu import Buffer, run
 from indexer_rt.emu.operands import U32
