@@ -95,8 +95,23 @@ class Convoy:
     """
 
     __slots__ = (
-        "S", "V", "_mask", "_mask_known", "batch", "hazards", "instruction", "members", "mode", "n", "pc", "scc", "sel",
-        "steps", "unwritten", "waves",
+        "S",
+        "V",
+        "_mask",
+        "_mask_known",
+        "batch",
+        "hazards",
+        "instruction",
+        "lds_writes",
+        "members",
+        "mode",
+        "n",
+        "pc",
+        "scc",
+        "sel",
+        "steps",
+        "unwritten",
+        "waves",
     )  # fmt: skip
 
     def __init__(self, batch: Batch, waves: np.ndarray, pc: int, mode: int, hazards: Any, steps: int) -> None:
@@ -108,6 +123,8 @@ class Convoy:
         self.members = int.from_bytes(np.packbits(_marked(waves, last + 1), bitorder="little").tobytes(), "little")
         self.unwritten = 0 if batch.tracking is None else batch.tracking.unwritten_by(self.sel)
         self.instruction: Any = None
+        # What the running instruction wrote to LDS (strict mode): see hazards.Pending.
+        self.lds_writes: tuple[Any, ...] = ()
         self._mask: np.ndarray | None = None
         self._mask_known = False
 

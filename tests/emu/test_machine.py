@@ -37,6 +37,7 @@ KERNELS = {
     "lds_race": "v_lshlrev_b32 v1, 2, v0; ds_write_b32 v1, v0; v_xor_b32 v1, 0x100, v1; ds_read_b32 v2, v1",
     "lds_exchange": f"{ADDRESS} ds_write_b32 v1, v0; s_waitcnt lgkmcnt(0); s_barrier; v_xor_b32 v3, 0x100, v1; "
     f"ds_read_b32 v2, v3; s_waitcnt lgkmcnt(0); {STORE}",
+    "lds_unwaited": f"{ADDRESS} ds_write_b32 v1, v0; s_barrier; v_xor_b32 v3, 0x100, v1; ds_read_b32 v2, v3",
     "load_lds_unwaited": f"{ADDRESS} {LOAD_LDS} ds_read_b32 v2, v1",
     "load_lds": f"{ADDRESS} {LOAD_LDS} s_waitcnt vmcnt(0); ds_read_b32 v2, v1; s_waitcnt lgkmcnt(0); {STORE}",
     "unknown": ".long 0x7e05ff02",
@@ -106,6 +107,10 @@ FAULTS = {
     "LDS never written": ("lds_unwritten", {}, r"reads LDS that was never written, at byte 64"),
     "LDS shared without a barrier": (
         "lds_race", {"block": 128}, r"wave 0 lane 0: touches LDS that another wave wrote since the last s_barrier"
+    ),
+    "LDS written without a wait": (
+        "lds_unwaited", {"block": 128},
+        r"wave 0 lane 0: reads LDS whose writer did not wait for the write \(s_waitcnt lgkmcnt\) before s_barrier",
     ),
     "LDS still loading": ("load_lds_unwaited", {}, r"reads LDS that global_load_lds_dword is still loading"),
     "an unknown instruction": ("unknown", {}, r"vop1 opcode 0xff \(7e05ff02\) at unknown\+0x0 is not in the table\. "
