@@ -80,6 +80,17 @@ class Batch:
         return int(self.workgroups[group]), local
 
 
+def mode_problem(mode: int) -> str | None:
+    """Say what a MODE register asks for that is not modelled, or None."""
+    if mode & 0xF:
+        return "a rounding mode other than to nearest even"
+    if mode >> 4 & 3 not in (0, 3):
+        return "float32 subnormals flushed on one side only"
+    if mode >> 6 & 3 != 3:
+        return "float16 and float64 subnormals flushed"
+    return None
+
+
 def _marked(waves: np.ndarray, count: int) -> np.ndarray:
     out = np.zeros(count, bool)
     out[waves] = True

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import EmulatorFault
 from ..launch import Launch
 from .checks import Tracking
-from .convoy import Batch, Convoy
+from .convoy import Batch, Convoy, mode_problem
 from .hazards import Hazards
 from .instruction import Instruction
 from .memory import Buffer, Memory
@@ -165,6 +165,9 @@ class Machine:
             descriptor.float_round_mode_32 | descriptor.float_round_mode_16_64 << 2 | descriptor.float_denorm_mode_32
             << 4 | descriptor.float_denorm_mode_16_64 << 6 | descriptor.dx10_clamp << 8 | descriptor.ieee_mode << 9
         )  # fmt: skip
+        problem = mode_problem(mode)
+        if problem is not None:
+            raise EmulatorFault(f"{self.kernel.name}: its descriptor asks for {problem}, which is not modelled.")
         entry = PRELOAD_PROLOGUE_BYTES if descriptor.kernarg_preload_dwords else 0
         with np.errstate(all="ignore"):
             self._schedule(batch, Convoy(batch, waves, entry, mode, hazards, 0))
