@@ -301,7 +301,7 @@ def _vop3(instruction: Instruction, reader: _Reader) -> None:
         code = fields[f"src{position}"]
         operand = _need(vector_source(code, type_, None), reader, code)
         modifiers: dict[str, Any] = {}
-        if traits.get("modifiers", type_.is_float or type_.name == "PK_F32"):
+        if traits.get("modifiers", type_.is_float or type_.name in ("PK_F32", "BF16")):
             modifiers = dict(negate=bool(fields["neg"] >> position & 1), absolute=bool(absolute >> position & 1))
         if type_.bits == 16:
             modifiers["high"] = bool(op_sel >> position & 1)
@@ -426,7 +426,8 @@ _DECODERS = {
 # Where a person adds an instruction of each encoding.
 _HOMES = {
     "SOP1": "scalar", "SOP2": "scalar", "SOPC": "scalar", "SOPK": "scalar", "SOPP": "control", "SMEM": "smem",
-    "VOP1": "vector_float or vector_integer", "VOP2": "vector_float or vector_integer", "VOPC": "vector_compare",
-    "VOP3": "vector_float or vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds",
+    "VOP1": "vector_float.py or emu/vector_integer", "VOP2": "vector_float.py or emu/vector_integer",
+    "VOPC": "vector_compare",
+    "VOP3": "vector_float.py or emu/vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds",
     "FLAT": "vmem", "MUBUF": "vmem",
 }  # fmt: skip
