@@ -732,6 +732,29 @@ add(
     )
 )
 
+# -- new on gfx950 -----------------------------------------------------------------------------------------------------
+add(
+    rows(
+        "v_cvt_pk_bf16_f32",
+        "v_cvt_pk_bf16_f32 v3, v1, v2",
+        "v1 v2 -> v3",
+        [
+            (1.0, -2.0, 0xC0003F80),
+            (1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8, 0x3F823F80),  # ties, to even
+            (MAX, INF, 0x7F807F80),  # rounds up to infinity
+        ],
+    )
+)
+add(
+    rows(
+        "v_minimum3_maximum3_f32",
+        "v_minimum3_f32 v4, v1, v2, v3; v_maximum3_f32 v5, v1, v2, v3",
+        "v1 v2 v3 -> v4 v5",
+        # IEEE 754-2019 minimum and maximum: a NaN wins, -0 is below +0
+        [(1.0, 3.0, 2.0, 1.0, 3.0), (1.0, NAN, 2.0, NAN, NAN), (0.0, -0.0, 0.0, 0x80000000, 0)],
+    )
+)
+
 # -- packed and mixed halves -------------------------------------------------------------------------------------------
 add(
     rows(

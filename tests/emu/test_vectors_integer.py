@@ -371,6 +371,60 @@ add(
     )
 )
 
+# -- sub-dword addressing ----------------------------------------------------------------------------------------------
+add(
+    rows(
+        "sdwa_sources",
+        "v_add_u32_sdwa v3, v1, v2 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_1 src1_sel:WORD_1;"
+        "v_add_u32_sdwa v4, sext(v1), v2 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_3 src1_sel:DWORD",
+        "v1 v2 -> v3 v4",
+        [(0x11223344, 0xAABBCCDD, 0xAAEE, 0xAABBCCEE), (0xFF00FE00, 5, 0xFE, 4)],
+    )
+)
+for _name, _sel, _want in [
+    ("byte_2_preserve", "dst_sel:BYTE_2 dst_unused:UNUSED_PRESERVE src0_sel:BYTE_0", 0x55845555),
+    ("word_1_preserve", "dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:WORD_0", 0x33845555),
+    ("word_1_pad", "dst_sel:WORD_1 dst_unused:UNUSED_PAD src0_sel:WORD_0", 0x33840000),
+    ("byte_1_pad", "dst_sel:BYTE_1 dst_unused:UNUSED_PAD src0_sel:BYTE_0", 0x00008400),
+    ("byte_1_sext", "dst_sel:BYTE_1 dst_unused:UNUSED_SEXT src0_sel:BYTE_0", 0xFFFF8400),
+    ("word_0_sext", "dst_sel:WORD_0 dst_unused:UNUSED_SEXT src0_sel:BYTE_1", 0x00000033),
+    ("byte_3", "dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_3", 0x00000091),
+]:
+    add(rows(f"sdwa_{_name}", f"v_mov_b32_sdwa v3, v1 {_sel}", "v1 v3 -> v3", [(0x91223384, 0x55555555, _want)]))
+one(
+    Case(
+        "sdwa_compare",
+        "v_cmp_eq_u32_sdwa vcc, v1, v2 src0_sel:BYTE_0 src1_sel:BYTE_3;"
+        "v_cmp_lt_i32_sdwa s[4:5], sext(v1), v2 src0_sel:BYTE_0 src1_sel:DWORD",
+        {"v1": [0x81, 0x01, 0x7F], "v2": [0x81000000, 0x02000000, 0x7F000000], "exec": 0b111},
+        {"vcc": 0b101, "s[4:5]": 0b110},
+    )
+)
+
+# -- new on gfx950 -----------------------------------------------------------------------------------------------------
+# The truth table's index is src0 << 2 | src1 << 1 | src2 bit by bit, so 0xf0, 0xcc and 0xaa are the sources themselves.
+add(
+    rows(
+        "v_bitop3_b32",
+        "v_bitop3_b32 v4, v1, v2, v3 bitop3:0xf0; v_bitop3_b32 v5, v1, v2, v3 bitop3:0xcc;"
+        "v_bitop3_b32 v6, v1, v2, v3 bitop3:0xaa; v_bitop3_b32 v7, v1, v2, v3 bitop3:0x96;"
+        "v_bitop3_b32 v8, v1, v2, v3 bitop3:0xe8; v_bitop3_b32 v9, v1, v2, v3 bitop3:0x40",
+        "v1 v2 v3 -> v4 v5 v6 v7 v8 v9",
+        # itself, itself, itself, exclusive or, majority, v1 & v2 & ~v3
+        [(0xF0F0F0F0, 0xCCCCCCCC, 0xAAAAAAAA, 0xF0F0F0F0, 0xCCCCCCCC, 0xAAAAAAAA, 0x96969696, 0xE8E8E8E8, 0x40404040)],
+    )
+)
+add(
+    rows(
+        "v_ashr_pk",
+        "v_ashr_pk_i8_i32 v4, v1, v2, v3; v_ashr_pk_u8_i32 v5, v1, v2, v3; v_and_b32 v4, 0xffff, v4;"
+        "v_and_b32 v5, 0xffff, v5",
+        "v1 v2 v3 -> v4 v5",
+        # (v1 >> v3) and (v2 >> v3), saturated to a byte each
+        [(0x100, 0x230, 4, 0x2310, 0x2310), (-0x100, 0x7FFFFFFF, 4, 0x7FF0, 0xFF00), (300, -300, 0, 0x807F, 0x00FF)],
+    )
+)
+
 # -- selects and comparisons -------------------------------------------------------------------------------------------
 one(
     Case(
