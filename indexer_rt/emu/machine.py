@@ -1,0 +1,267 @@
+"""Run a launch: make the waves of whole workgroups, step convoys, meet at barriers, count, fault."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import EmulatorFault
+from ..launch import Launch
+from .checks import Tracking
+from .convoy import Batch, Convoy
+from .hazards import Hazards
+from .instruction import Instruction
+from .memory import Buffer, Memory
+from .operands import EXEC
+from .program import Program, program_of
+
+# Where the code object and the kernarg segment lie in the emulated address space, unless a buffer is in the way.
+IMAGE_ADDRESS, KERNARG_ADDRESS = 0x7A00_0000_0000, 0x7B00_0000_0000
+
+# Registers of a batch take about this many bytes at most, and a batch has at most so many waves.
+BATCH_BYTES, BATCH_WAVES = 192 << 20, 256
+DEFAULT_STEP_LIMIT = 50_000_000
+
+
+@dataclass
+class RunStats:
+    """Count what a launch did.
+
+    ``instructions``: wave instructions executed; ``lane_instructions``: 64 times that; ``counts``: wave instructions per
+    mnemonic; ``steps``: convoy steps (numpy work items); ``seconds``: host wall clock. It says nothing about device time.
+    """
+
+    instructions: int = 0
+    lane_instructions: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+Observer = Callable[[int, Instruction, np.ndarray], None]
+
+
+def run(
+    launch: Launch,
+    buffers: Sequence[Buffer],
+    *,
+    strict: bool = True,
+    step_limit: int | None = None,
+    wave_order_seed: int | None = None,
+    observer: Observer | None = None,
+) -> RunStats:
+    """Execute a launch on the CPU.
+
+    ``buffers``: every tensor the kernel may touch; writable ones are changed in place. ``strict``: also fault on what
+    the hardware leaves undefined (unwaited loads, early reads of matrix results, reads of registers and LDS never
+    written, LDS shared without a barrier); bounds are checked either way. ``step_limit``: the most instructions one wave
+    may execute. ``wave_order_seed``: shuffle the order of the workgroups. ``observer``: called before every step with
+    (pc in bytes from the kernel's entry, instruction, wave numbers int64: flat workgroup id * waves + wave).
+
+    Raises EmulatorFault, which names kernel, pc, instruction, workgroup, wave, lane and tensor where they apply;
+    ValueError for a launch that no device takes.
+    """
+    started = time.perf_counter()
+    machine = Machine(launch, list(buffers), strict, step_limit, observer)
+    order = np.arange(machine.workgroup_count)
+    if wave_order_seed is not None:
+        order = np.random.default_rng(wave_order_seed).permutation(order)
+    for first in range(0, len(order), machine.batch_workgroups):
+        machine.run_batch(order[first : first + machine.batch_workgroups])
+    return machine.finish(time.perf_counter() - started)
+
+
+class Machine:
+    """Hold what all batches of one launch share."""
+
+    def __init__(
+        self, launch: Launch, buffers: list[Buffer], strict: bool, step_limit: int | None, observer: Observer | None
+    ) -> None:
+        kernel = launch.kernel
+        self.launch, self.kernel, self.strict, self.observer = launch, kernel, strict, observer
+        self.step_limit = DEFAULT_STEP_LIMIT if step_limit is None else step_limit
+        block_size = launch.block[0] * launch.block[1] * launch.block[2]
+        if min(*launch.block, *launch.grid) < 1 or block_size > kernel.max_workgroup_size:
+            raise ValueError(
+                f"{kernel.name}: grid {launch.grid} of workgroups {launch.block}: expected at least 1 in each dimension and "
+                f"at most {kernel.max_workgroup_size} work-items per workgroup."
+            )
+        if len(launch.kernarg) != kernel.kernarg_bytes:
+            raise ValueError(f"{kernel.name}: kernarg has {len(launch.kernarg)} bytes, the kernel takes {kernel.kernarg_bytes}.")
+        self.block_size = block_size
+        self.waves_per_workgroup = -(-block_size // 64)
+        self.workgroup_count = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        self.program: Program = program_of(kernel)
+        self.vector_rows = kernel.descriptor.allocated_vgprs
+        self.lds_bytes = kernel.lds_bytes + launch.lds_bytes
+        if self.lds_bytes > 160 * 1024:
+            raise ValueError(f"{kernel.name}: {self.lds_bytes} bytes of LDS per workgroup; a CU has {160 * 1024}.")
+        per_workgroup = self.waves_per_workgroup * self.vector_rows * 256 + self.lds_bytes * (9 if strict else 1)
+        self.batch_workgroups = max(1, min(BATCH_WAVES // self.waves_per_workgroup, BATCH_BYTES // per_workgroup))
+        self.image_base = IMAGE_ADDRESS
+        own = [Buffer("the kernarg segment", KERNARG_ADDRESS, launch.kernarg)]
+        for segment in kernel.code_object.segments:
+            own.append(Buffer("the code object", self.image_base + segment.address, segment.data))
+        self.memory = Memory(buffers + own)
+        self.entry_address = self.image_base + kernel.entry
+        self.stats = RunStats()
+        self.executed: Counter[int] = Counter()
+
+    def finish(self, seconds: float) -> RunStats:
+        """Turn the counts per pc into counts per mnemonic."""
+        for pc, count in self.executed.items():
+            self.stats.counts[self.program.at(pc).instruction.name] += count
+        self.stats.instructions = sum(self.executed.values())
+        self.stats.lane_instructions = 64 * self.stats.instructions
+        self.stats.seconds = seconds
+        return self.stats
+
+    # --- waves ---
+
+    def run_batch(self, workgroups: np.ndarray) -> None:
+        """Run these workgroups (flat ids) from entry to end."""
+        batch = Batch(self, workgroups)
+        waves = np.arange(len(workgroups) * self.waves_per_workgroup)
+        defined = self._initialise(batch)
+        hazards = Hazards() if self.strict else None
+        if self.strict:
+            batch.tracking = Tracking(self, batch, defined)
+        descriptor = self.kernel.descriptor
+        mode = (
+            descriptor.float_round_mode_32 | descriptor.float_round_mode_16_64 << 2 | descriptor.float_denorm_mode_32 << 4
+            | descriptor.float_denorm_mode_16_64 << 6 | descriptor.dx10_clamp << 8 | descriptor.ieee_mode << 9
+        )  # fmt: skip
+        with np.errstate(all="ignore"):
+            self._schedule(batch, Convoy(batch, waves, 0, mode, hazards, 0))
+
+    def _initialise(self, batch: Batch) -> list[int]:
+        """Set the registers that the ABI defines at entry; return the scalar rows it defined."""
+        kernel, launch, descriptor = self.kernel, self.launch, self.kernel.descriptor
+        unsupported = [
+            name
+            for name in (
+                "sgpr_private_segment_buffer", "sgpr_dispatch_ptr", "sgpr_queue_ptr", "sgpr_flat_scratch_init",
+                "sgpr_private_segment_size",
+            )
+            if getattr(descriptor, name)
+        ]  # fmt: skip
+        if unsupported or kernel.private_bytes or descriptor.uses_dynamic_stack:
+            what = f"{kernel.private_bytes} bytes of scratch per lane" if kernel.private_bytes else ", ".join(unsupported)
+            if kernel.private_bytes:
+                raise EmulatorFault(f"{kernel.name}: wants {what}; the emulator has no scratch memory. Compile without spills.")
+        row, defined = 0, []
+
+        def put(*values: Any) -> None:
+            nonlocal row
+            for value in values:
+                batch.S[row] = value
+                defined.append(row)
+                row += 1
+
+        # Order of the user SGPRs: AMDGPU backend guide, "SGPR Register Set Up Order".
+        for name, count in (("sgpr_private_segment_buffer", 4), ("sgpr_dispatch_ptr", 2), ("sgpr_queue_ptr", 2)):
+            if getattr(descriptor, name):
+                row += count
+        if descriptor.sgpr_kernarg_segment_ptr:
+            put(KERNARG_ADDRESS & 0xFFFFFFFF, KERNARG_ADDRESS >> 32)
+        if descriptor.sgpr_dispatch_id:
+            put(0, 0)
+        row += 2 * descriptor.sgpr_flat_scratch_init + descriptor.sgpr_private_segment_size
+        if descriptor.kernarg_preload_dwords:
+            first = descriptor.kernarg_preload_offset_dwords
+            words = np.frombuffer(launch.kernarg.ljust(-(-len(launch.kernarg) // 4) * 4, b"\0"), np.uint32)
+            put(*words[first : first + descriptor.kernarg_preload_dwords])
+        row = max(row, descriptor.user_sgprs)
+        group = np.repeat(batch.workgroups, self.waves_per_workgroup)
+        grid = launch.grid
+        if descriptor.workgroup_id_x:
+            put(group % grid[0])
+        if descriptor.workgroup_id_y:
+            put(group // grid[0] % grid[1])
+        if descriptor.workgroup_id_z:
+            put(group // (grid[0] * grid[1]))
+        if descriptor.workgroup_info:
+            put(0)
+        local = np.arange(len(group)) % self.waves_per_workgroup
+        flat = local[:, None] * 64 + np.arange(64)
+        batch.S[EXEC : EXEC + 2] = 0
+        words = np.packbits(flat < self.block_size, axis=1, bitorder="little").view(np.uint32)
+        batch.S[EXEC], batch.S[EXEC + 1] = words[:, 0], words[:, 1]
+        x, y, z = launch.block
+        # gfx90a and later pack the three work-item ids into v0, ten bits each.
+        batch.V[0] = (flat % x) | (flat // x % y) << 10 | (flat // (x * y) % z) << 20
+        return defined
+
+    # --- scheduling ---
+
+    def _schedule(self, batch: Batch, first: Convoy) -> None:
+        """Step the convoy at the lowest pc until it meets another, splits, waits or ends."""
+        ready, waiting = [first], []
+        while ready or waiting:
+            if not ready:
+                ready, waiting = batch.release(waiting)
+            ready.sort(key=lambda c: c.pc)
+            convoy = ready.pop(0)
+            while ready and ready[0].pc == convoy.pc and ready[0].mode == convoy.mode:
+                convoy = convoy.merged(ready.pop(0))
+            limit = ready[0].pc if ready else 1 << 62
+            batch.convoys = [convoy, *ready, *waiting]
+            outcome = self._advance(convoy, limit)
+            if outcome == "barrier":
+                waiting.append(convoy)
+            elif outcome == "ended":
+                batch.ended[convoy.sel] = True
+            elif isinstance(outcome, tuple):
+                ready.extend(outcome)
+            else:
+                ready.append(convoy)
+
+    def _advance(self, m: Convoy, limit: int) -> Any:
+        """Step until the pc reaches ``limit``, or something else than the next instruction follows."""
+        program, executed, strict, observer = self.program, self.executed, self.strict, self.observer
+        tracking = m.batch.tracking
+        while m.pc < limit:
+            step = program.at(m.pc)
+            instruction = step.instruction
+            m.instruction = instruction
+            executed[m.pc] += m.n
+            m.steps += 1
+            self.stats.steps += 1
+            if m.steps > self.step_limit:
+                raise self.fault(m, f"more than {self.step_limit} instructions in one wave: an endless loop, or raise step_limit")
+            if observer is not None:
+                observer(m.pc, instruction, self._global_waves(m))
+            if strict:
+                tracking.check(m, instruction)
+            outcome = step.execute(m)
+            if strict and step.effect is not None:
+                step.effect(m)
+            if outcome is None:
+                m.pc += instruction.size
+            elif isinstance(outcome, int):
+                m.pc = outcome
+            else:
+                return outcome
+        return None
+
+    def _global_waves(self, m: Convoy) -> np.ndarray:
+        group, local = np.divmod(m.waves, self.waves_per_workgroup)
+        return m.batch.workgroups[group] * self.waves_per_workgroup + local
+
+    # --- faults ---
+
+    def fault(self, m: Convoy, message: str, wave: int | None = None, lane: int | None = None) -> EmulatorFault:
+        """Make a fault that says where. ``wave``: a wave number of the batch (the convoy's first if not given)."""
+        group, local = m.batch.local_wave(m.waves[0] if wave is None else wave)
+        grid = self.launch.grid
+        place = str(group)
+        if grid[1] * grid[2] > 1:
+            place = f"({group % grid[0]}, {group // grid[0] % grid[1]}, {group // (grid[0] * grid[1])})"
+        name = "" if m.instruction is None else m.instruction.name
+        where = f"workgroup {place} wave {local}" + ("" if lane is None else f" lane {lane}")
+        return EmulatorFault(f"{name} at {self.kernel.name}+{m.pc:#x}, {where}: {message}.")
