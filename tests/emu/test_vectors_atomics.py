@@ -83,7 +83,9 @@ def atomic(name: str, bits: int, table: list[tuple[int, int, int]], forms: dict[
 
 def vector_forms(stem: str) -> dict[str, str]:
     """Return the global, flat and buffer forms of an atomic, without and with a returned value."""
-    flat = "v_mov_b32 v2, s94; v_mov_b32 v3, s95; v_add_co_u32_e32 v2, vcc, v2, v1; v_addc_co_u32_e32 v3, vcc, 0, v3, vcc;"
+    flat = (
+        "v_mov_b32 v2, s94; v_mov_b32 v3, s95; v_add_co_u32_e32 v2, vcc, v2, v1; v_addc_co_u32_e32 v3, vcc, 0, v3, vcc;"
+    )
     return {
         "global": f"global_atomic_{stem} {{a}}, {{d}}, s[94:95]",
         "global_rtn": f"global_atomic_{stem} {{r}}, {{a}}, {{d}}, s[94:95] sc0",
@@ -130,7 +132,8 @@ for _bits in (32, 64):
 CASES.append(
     Case(
         "lanes_at_one_place",
-        "v_mov_b32 v1, 0; v_mov_b32 v2, 1; global_atomic_add v1, v2, s[94:95]; global_atomic_smax v1, v3, s[94:95] offset:4",
+        "v_mov_b32 v1, 0; v_mov_b32 v2, 1; global_atomic_add v1, v2, s[94:95];"
+        "global_atomic_smax v1, v3, s[94:95] offset:4",
         {"v3": [lane ^ 21 for lane in range(64)]},
         mem_after=(64).to_bytes(4, "little") + (63).to_bytes(4, "little") + bytes(8),
     )

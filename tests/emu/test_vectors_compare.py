@@ -92,7 +92,8 @@ CLASSES = {
     "f64": (
         "v[2:3]",
         [
-            0x7FF4 << 48, 0x7FF8 << 48, 0xFFF0 << 48, 0xBFF0 << 48, 1 << 63 | 1, 1 << 63, 0, 1, 0x3FF0 << 48, 0x7FF0 << 48,
+            0x7FF4 << 48, 0x7FF8 << 48, 0xFFF0 << 48, 0xBFF0 << 48, 1 << 63 | 1,
+            1 << 63, 0, 1, 0x3FF0 << 48, 0x7FF0 << 48,
         ],
     ),
 }  # fmt: skip
@@ -103,7 +104,12 @@ for _type, (_reg, _values) in CLASSES.items():
             f"v_cmp_class_{_type}_e64 s[4:5], {_reg}, v6; v_cmp_class_{_type}_e64 s[6:7], {_reg}, v7;"
             f"v_cmpx_class_{_type}_e64 s[8:9], {_reg}, v6",
             # v6 asks each lane for its own class, v7 for all the others.
-            {_reg: _values, "v6": [1 << n for n in range(10)], "v7": [0x3FF ^ 1 << n for n in range(10)], "exec": 0x3FF},
+            {
+                _reg: _values,
+                "v6": [1 << n for n in range(10)],
+                "v7": [0x3FF ^ 1 << n for n in range(10)],
+                "exec": 0x3FF,
+            },
             {"s[4:5]": 0x3FF, "s[6:7]": 0, "s[8:9]": 0x3FF, "exec": 0x3FF},
         )
     )
