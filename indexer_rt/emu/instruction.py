@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import EmulatorFault
 from . import formats, text
-from .operands import EXEC, F32, M0, MASK, U32, U64, VCC, Operand, Type, block, scalar_source, vector_source
+from .operands import EXEC, M0, MASK, SGPR_ROWS, U32, U64, VCC, Operand, Type, block, scalar_source, vector_source
 from .table import TABLE, Entry
 
 
@@ -87,9 +87,10 @@ def decode(code: bytes, offset: int = 0) -> Instruction:
         key = ("FLAT", "SCRATCH", "GLOBAL", "reserved")[fields["seg"]]
     entry = TABLE.get((key, fields["op"]))
     if entry is None:
-        raise reader.unknown(
-            f"{key.lower()} opcode {fields['op']:#x}"
-        ).__class__(f"{key.lower()} opcode {fields['op']:#x} ({reader.hex(encoding.words)}) at +{offset:#x} is not in the table. Add it to emu/{home}.py.")
+        raise EmulatorFault(
+            f"{key.lower()} opcode {fields['op']:#x} ({reader.hex(encoding.words)}) at +{offset:#x} is not in the table. "
+            f"Add it to emu/{home}.py."
+        )
     instruction = Instruction(offset, words, entry, fields)
     _DECODERS[encoding.name](instruction, reader)
     instruction.words = reader.stream[: reader.used]
@@ -276,10 +277,15 @@ def _vop3(instruction: Instruction, reader: _Reader) -> None:
     has_sdst = len(entry.dst) > 1 and entry.dst[1] is MASK
     absolute = 0 if has_sdst else fields["abs"]
     op_sel = fields["op_sel"] if traits.get("op_sel") else 0
+    ignores = has_sdst or traits.get("permlane") or traits.get("base") == "VOPC"
+    if fields["op_sel"] and not (ignores or traits.get("op_sel")):
+        raise reader.unknown(f"{instruction.name} has no op_sel, got {fields['op_sel']:#x}")
     position = 0
     for name, type_ in entry.sources:
         if name == "carry":
             row = VCC if traits.get("implicit_vcc") else fields["src2"]
+            if row >= SGPR_ROWS:
+                raise reader.unknown(f"{instruction.name} takes a scalar register pair as its mask, not source {row}")
             instruction.src[name] = Operand("s", row, MASK)
             continue
         code = fields[f"src{position}"]
@@ -412,5 +418,3 @@ _HOMES = {
     "VOP1": "vector_float or vector_integer", "VOP2": "vector_float or vector_integer", "VOPC": "vector_compare",
     "VOP3": "vector_float or vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds", "FLAT": "vmem", "MUBUF": "vmem",
 }  # fmt: skip
-
-assert F32.regs == 1

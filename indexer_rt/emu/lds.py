@@ -386,5 +386,3 @@ def _transpose(program: Program, instruction: Instruction) -> Callable[[Convoy],
 
     return run
 
-
-assert u64

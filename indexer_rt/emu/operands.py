@@ -124,15 +124,20 @@ class Operand:
             text = f"sext({text})"
         if self.absolute:
             text = f"|{text}|"
-        return f"-{text}" if self.negate else text
+        if self.negate:
+            # A bare minus before a constant would read as part of it.
+            return f"neg({text})" if self.kind in ("const", "literal") and not self.absolute and self.index not in _APERTURES else f"-{text}"
+        return text
 
     def plain(self) -> str:
         """Print without modifiers."""
         if self.kind == "literal":
-            return f"{self.literal:#x}"
+            return f"{self.constant_bits() if self.type.bits == 16 else self.literal:#x}"
         if self.kind == "const":
             if self.index in _APERTURES:
                 return _APERTURES[self.index]
+            if self.index in _FLOATS and self.type in (U16, I16):
+                return f"{self.constant_bits():#x}"
             if self.index == 248 and self.type.bits == 64 and self.type.name != "PK_F32":
                 return "0.15915494309189532"
             if self.index in _FLOATS:

@@ -139,8 +139,7 @@ def _word(program: Program, operand: Operand, n: int) -> Callable[[Convoy], Any]
 def _packed(opcode: int, mnemonic: str, element: Type, count: int, body: Callable[..., Any], machine: bool = False, **traits: Any) -> None:
     type_ = (PK_F32 if element is F32 else PK_B32) if element.bits == 32 else U32
     params = tuple((name, type_) for name in "abc"[:count]) + ((("m", None),) if machine else ())
-    no_neg = {} if element.is_float else {"no_neg": True}
-    add(Entry("VOP3P", opcode, mnemonic, (type_,), params, body, {"packed": "halves", "element": element, **no_neg, **traits}))
+    add(Entry("VOP3P", opcode, mnemonic, (type_,), params, body, {"packed": "halves", "element": element, **traits}))
 
 
 def _wide(a: Any) -> Any:
@@ -203,7 +202,7 @@ def _build_move(program: Program, instruction: Instruction) -> Callable[[Convoy]
     return run
 
 
-add(Entry("VOP3P", 0x33, "v_pk_mov_b32", (PK_B32,), (("a", PK_B32), ("b", PK_B32)), None, {"packed": "move", "moves": True, "no_neg": True}))
+add(Entry("VOP3P", 0x33, "v_pk_mov_b32", (PK_B32,), (("a", PK_B32), ("b", PK_B32)), None, {"packed": "move", "moves": True}))
 
 # --- AGPR moves -----------------------------------------------------------------------------------------------------------
 
@@ -291,7 +290,7 @@ def _integer_dot(opcode: int, mnemonic: str, bits: int, is_signed: bool, traits:
         return (np.clip(total, low, high) if i.fields["clamp"] else total).astype(dtype)
 
     params = (("a", U32), ("b", U32), ("c", U32), ("i", None))
-    add(Entry("VOP3P", opcode, mnemonic, (I32 if is_signed else U32,), params, body, {"is_dot": True, "no_neg": True, **traits}))
+    add(Entry("VOP3P", opcode, mnemonic, (I32 if is_signed else U32,), params, body, {"is_dot": True, **traits}))
 
 
 _integer_dot(0x26, "v_dot2_i32_i16", 16, True, {})

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import control
 from .operands import EXEC, I32, I64, U32, U64
 from .registers import fetch_scalar, write_scalar
 from .table import Entry, add, operation
@@ -617,5 +616,3 @@ def _build_setreg(program: Program, instruction: Instruction) -> Callable[[Convo
 add(Entry("SOPK", 0x11, "s_getreg_b32", (U32,), (), None, {"build": _build_getreg, "hwreg": "get"}))
 add(Entry("SOPK", 0x12, "s_setreg_b32", (), (), None, {"build": _build_setreg, "hwreg": "set"}))
 add(Entry("SOPK", 0x14, "s_setreg_imm32_b32", (), (), None, {"build": _build_setreg, "hwreg": "set", "literal": True}))
-
-assert control is not None

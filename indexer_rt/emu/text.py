@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .operands import MASK, Operand, register_text
+from .operands import Operand
 
 if TYPE_CHECKING:
     from .instruction import Instruction
@@ -111,7 +111,7 @@ def _vector(instruction: Instruction) -> str:
     operands += [str(o) for n, o in instruction.src.items() if n not in ("d", "carry", "k")]
     if "k" in instruction.src:
         position = [n for n, _ in instruction.entry.sources].index("k")
-        operands.insert(len(instruction.dst) + position, str(instruction.src["k"]))
+        operands.insert(len(instruction.dst) + position, f"{instruction.src['k'].literal:#x}")
     if "carry" in instruction.src:
         operands.append("vcc")
     out = f"{name} {', '.join(operands)}" if operands else name
@@ -120,7 +120,7 @@ def _vector(instruction: Instruction) -> str:
     elif instruction.variant == "sdwa":
         sources = len([n for n in instruction.src if n not in ("d", "carry", "k")])
         out += (" clamp" if extra["clamp"] and not is_compare else "") + (_OMOD[extra["omod"]] if not is_compare else "")
-        if not is_compare:
+        if not is_compare and not traits.get("no_dst_sel"):
             out += f" dst_sel:{_SDWA_SELECT[extra['dst_sel']]} dst_unused:{_SDWA_UNUSED[extra['dst_unused']]}"
         out += "".join(f" src{n}_sel:{_SDWA_SELECT[extra[f'src{n}_sel']]}" for n in range(sources))
     return out
@@ -160,19 +160,19 @@ def _vop3(instruction: Instruction) -> str:
     if traits.get("permlane"):
         return out + (" bound_ctrl:1" if fields["op_sel"] >> 1 & 1 else "") + (" fi:1" if fields["op_sel"] & 1 else "")
     if traits.get("bitop3"):
-        table = _bitop3(fields)
+        table = truth_table(fields)
         return out + (f" bitop3:{table:#x}" if table else "")
     if traits.get("op_sel") and fields["op_sel"]:
         sources = traits.get("op_sel_width", len(shown) + 1)
         bits = fields["op_sel"] if sources > 3 else (fields["op_sel"] & 3) | (fields["op_sel"] >> 3 & 1) << len(shown)
         out += _list("op_sel", bits, sources)
-    has_clamp = fields["clamp"] and traits.get("base") != "VOPC"
+    has_clamp = fields["clamp"] and (traits.get("base") != "VOPC" or instruction.src["a"].type.is_float)
     return out + (" clamp" if has_clamp else "") + _OMOD[fields["omod"] if traits.get("omod", True) else 0]
 
 
-def _bitop3(fields: dict[str, int]) -> int:
-    """Join the truth table that v_bitop3 keeps in its omod, abs and neg bits."""
-    return fields["neg"] << 5 | fields["omod"] << 3 | fields["abs"]
+def truth_table(fields: dict[str, int]) -> int:
+    """Join the eight-entry table that v_bitop3 keeps in its omod, abs and neg bits."""
+    return fields["omod"] << 6 | fields["abs"] << 3 | fields["neg"]
 
 
 def _vop3p(instruction: Instruction) -> str:
@@ -196,11 +196,10 @@ def _vop3p(instruction: Instruction) -> str:
             out += _list("op_sel", fields["op_sel"], count)
         if op_sel_hi & every != every:
             out += _list("op_sel_hi", op_sel_hi, count)
-    if not traits.get("no_neg"):
-        if fields["neg"] & every:
-            out += _list("neg_lo", fields["neg"], count)
-        if fields["neg_hi"] & every:
-            out += _list("neg_hi", fields["neg_hi"], count)
+    if fields["neg"] & every:
+        out += _list("neg_lo", fields["neg"], count)
+    if fields["neg_hi"] & every:
+        out += _list("neg_hi", fields["neg_hi"], count)
     return out + (" clamp" if fields["clamp"] else "")
 
 
@@ -215,11 +214,9 @@ def _mfma(instruction: Instruction) -> str:
         if fields["scale_op_sel"]:
             out += _list("op_sel", fields["scale_op_sel"], 3)
         out += _list("op_sel_hi", fields["scale_op_sel_hi"], 3)
-    if shape.is_double:
-        return f"{name} {', '.join(operands)}" + (_list("neg", fields["blgp"], 3) if fields["blgp"] else "")
     for field in ("cbsz", "abid", "blgp"):
         if fields.get(field):
-            out += f" {field}:{fields[field]}"
+            out += _list("neg", fields[field], 3) if shape.is_double and field == "blgp" else f" {field}:{fields[field]}"
     return f"{name} {', '.join(operands)}{out}"
 
 
@@ -302,5 +299,3 @@ _RENDERERS = {
     "VOP1": _vector, "VOP2": _vector, "VOPC": _vector, "VOP3": _vop3, "VOP3P": _vop3p, "VOP3PX2": _mfma,
     "DS": _ds, "FLAT": _flat, "GLOBAL": _flat, "SCRATCH": _flat, "MUBUF": _mubuf,
 }  # fmt: skip
-
-assert register_text("s", 106, MASK.regs) == "vcc"

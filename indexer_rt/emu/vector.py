@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import EmulatorFault
 from . import lanes
-from .operands import EXEC, MASK, Operand
+from .operands import MASK, Operand
 from .registers import fetch_raw, fetch_vector, put, write_mask, write_scalar, write_vector
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _result(program: Program, instruction: Instruction, operand: Operand) -> Cal
         scalar = write_scalar(operand)
         return lambda m, value, mask: scalar(m, value)
     if instruction.variant == "sdwa":
-        if instruction.extra["dst_sel"] != 6:
+        if instruction.extra["dst_sel"] != 6 and not instruction.traits.get("no_dst_sel"):
             return _modified(instruction, operand, _sdwa_result(program, instruction, operand))
     elif operand.type.bits == 16 and (instruction.traits.get("preserves_high") or _high_destination(instruction)):
         return _modified(instruction, operand, _half_result(program, operand, _high_destination(instruction)))
@@ -225,5 +225,3 @@ def _sdwa_result(program: Program, instruction: Instruction, operand: Operand) -
 
     return write
 
-
-assert EXEC == 126

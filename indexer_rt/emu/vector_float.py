@@ -488,38 +488,31 @@ def _(a: U16) -> F32:
     return floats.from_bf16(a)
 
 
-# 8-bit floats: the byte (or pair) to convert is chosen by SDWA's select or VOP3's op_sel; e32 takes the lowest.
+# 8-bit floats: the byte (or pair) to convert is chosen by SDWA's select; the other forms take the lowest.
 
 
-@vop1(0x54, "v_cvt_f32_fp8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> F32:
-    return floats.FP8_VALUES[_chosen_byte(a, i)].astype(f32)
+@vop1(0x54, "v_cvt_f32_fp8", no_dst_sel=True)
+def _(a: U32) -> F32:
+    return floats.FP8_VALUES[np.asarray(a) & u32(255)].astype(f32)
 
 
-@vop1(0x55, "v_cvt_f32_bf8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> F32:
-    return floats.BF8_VALUES[_chosen_byte(a, i)].astype(f32)
+@vop1(0x55, "v_cvt_f32_bf8", no_dst_sel=True)
+def _(a: U32) -> F32:
+    return floats.BF8_VALUES[np.asarray(a) & u32(255)].astype(f32)
 
 
-def _chosen_byte(a: Any, i: Any) -> Any:
-    op_sel = i.fields["op_sel"] if i.entry.format == "VOP3" else 0
-    # NOTE: op_sel[0] is the low bit of the byte number and op_sel[1] the high one, in encoding order (bits 11 and 12).
-    return np.asarray(a) >> u32(8 * ((op_sel & 1) << 1 | op_sel >> 1 & 1)) & u32(255)
+@vop1(0x56, "v_cvt_pk_f32_fp8", no_dst_sel=True)
+def _(a: U32) -> PK_F32:
+    return _pair(a, floats.FP8_VALUES)
 
 
-@vop1(0x56, "v_cvt_pk_f32_fp8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> PK_F32:
-    return _pair(a, i, floats.FP8_VALUES)
+@vop1(0x57, "v_cvt_pk_f32_bf8", no_dst_sel=True)
+def _(a: U32) -> PK_F32:
+    return _pair(a, floats.BF8_VALUES)
 
 
-@vop1(0x57, "v_cvt_pk_f32_bf8", op_sel=True, op_sel_width=2)
-def _(a: U32, i: None) -> PK_F32:
-    return _pair(a, i, floats.BF8_VALUES)
-
-
-def _pair(a: Any, i: Any, table: Any) -> Any:
-    op_sel = i.fields["op_sel"] & 1 if i.entry.format == "VOP3" else 0
-    word = np.asarray(a) >> u32(16 * op_sel)
+def _pair(a: Any, table: Any) -> Any:
+    word = np.asarray(a)
     return np.stack([table[word & u32(255)], table[word >> u32(8) & u32(255)]]).astype(f32)
 
 
@@ -562,8 +555,6 @@ def _div_scale(s0: Any, s1: Any, s2: Any, is_double: bool) -> Any:
     s0, s1, s2 = (np.asarray(x) for x in (s0, s1, s2))
     dtype = f64 if is_double else f32
     power, far, near, tiny = (128, 768, 53, 1022) if is_double else (64, 96, 23, 126)
-    up = dtype(2.0**power)
-    down_exponent = -power
     denominator, numerator = _exponent_bits(s1), _exponent_bits(s2)
     is_subnormal_den = (np.abs(s1) < dtype(2.0**-tiny)) & (s1 != 0)
     inverse_subnormal = np.abs(1.0 / s1.astype(f64)) < 2.0**-tiny if not is_double else np.abs(s1) > 2.0**tiny
@@ -579,12 +570,12 @@ def _div_scale(s0: Any, s1: Any, s2: Any, is_double: bool) -> Any:
         (zero, lambda: (np.full(shape, np.nan, dtype), vcc)),
         (numerator - denominator >= far, lambda: (np.where(is_den, np.ldexp(s0, power), s0), np.ones(shape, bool))),
         (is_subnormal_den, lambda: (np.ldexp(s0, power), vcc)),
-        (inverse_subnormal & quotient_subnormal, lambda: (np.where(is_den, np.ldexp(s0, power), s0), np.ones(shape, bool))),
-        (inverse_subnormal, lambda: (np.ldexp(s0, down_exponent), vcc)),
+        # NOTE: the denominator is huge here, so it is scaled down; v_div_fmas then scales the quotient down as well.
+        (inverse_subnormal & quotient_subnormal, lambda: (np.where(is_den, np.ldexp(s0, -power), s0), np.ones(shape, bool))),
+        (inverse_subnormal, lambda: (np.ldexp(s0, -power), vcc)),
         (quotient_subnormal, lambda: (np.where(is_num, np.ldexp(s0, power), s0), np.ones(shape, bool))),
         (numerator <= near, lambda: (np.ldexp(s0, power), vcc)),
     ]
-    del up
     undecided = np.ones(shape, bool)
     for condition, compute in cases:
         chosen = undecided & condition
@@ -606,16 +597,23 @@ def _(a: F64, b: F64, c: F64) -> (F64, MASK):
     return _div_scale(a, b, c, True)
 
 
+def _fmas_power(quotient: Any, power: int) -> Any:
+    """v_div_scale scaled the operands: a quotient above 1 was made too small, one below 1 too large."""
+    bias = 127 if power == 64 else 1023
+    return np.where(_exponent_bits(quotient) > bias, power, -power)
+
+
 @vop3(0x1E2, "v_div_fmas_f32", implicit_vcc=True, reads_rows=(VCC, VCC + 1))
 def _(a: F32, b: F32, c: F32, carry: MASK) -> F32:
-    r = fma32(a, b, c)
-    return np.where(carry, np.ldexp(r, 64), r)
+    product = np.asarray(a).astype(f64) * np.asarray(b).astype(f64)
+    scaled = np.ldexp(floats.odd_sum(product, np.asarray(c).astype(f64)), _fmas_power(c, 64)).astype(f32)
+    return np.where(carry, scaled, fma32(a, b, c))
 
 
 @vop3(0x1E3, "v_div_fmas_f64", implicit_vcc=True, reads_rows=(VCC, VCC + 1))
 def _(a: F64, b: F64, c: F64, carry: MASK) -> F64:
     r = fma64(a, b, c)
-    return np.where(carry, np.ldexp(r, 128), r)
+    return np.where(carry, np.ldexp(r, _fmas_power(c, 128)), r)
 
 
 def _div_fixup(quotient: Any, denominator: Any, numerator: Any, dtype: Any) -> Any:
@@ -625,11 +623,10 @@ def _div_fixup(quotient: Any, denominator: Any, numerator: Any, dtype: Any) -> A
     infinity, zero = dtype(np.inf), dtype(0)
     result = np.where(sign, -np.abs(q), np.abs(q))
     if dtype is not f16:
-        gap = _exponent_bits(n) - _exponent_bits(d)
-        low, high = (-150, 255) if dtype is f32 else (-1075, 2047)
-        del high
-        result = np.where(gap < low, np.where(sign, -zero, zero), result)
-        result = np.where((_exponent_bits(d) == (255 if dtype is f32 else 2047)), np.where(sign, -zero, zero), result)
+        gap, top = _exponent_bits(n) - _exponent_bits(d), 255 if dtype is f32 else 2047
+        result = np.where(gap < (-150 if dtype is f32 else -1075), np.where(sign, -zero, zero), result)
+        # NOTE: where the true quotient overflows, the refinement of an infinite estimate leaves a NaN.
+        result = np.where(_exponent_bits(q) == top, np.where(sign, -infinity, infinity), result)
     result = np.where(np.isinf(d) | (n == 0), np.where(sign, -zero, zero), result)
     result = np.where(np.isinf(n) | (d == 0), np.where(sign, -infinity, infinity), result)
     invalid = ((n == 0) & (d == 0)) | (np.isinf(n) & np.isinf(d))

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from . import lanes
-from .operands import EXEC, F16, F32, I16, I32, I64, MASK, PK_B32, U16, U32, U64
+from .operands import F16, F32, I16, I32, I64, MASK, U16, U32, U64
 from .scalar import count_leading_zeros, count_sign_bits, find_first_one, reverse_bits
 from .table import Entry, add, vop1, vop2, vop3
+from .text import truth_table
 
 i16, i32, i64 = np.int16, np.int32, np.int64
-u8, u16, u32, u64 = np.uint8, np.uint16, np.uint32, np.uint64
+u16, u32, u64 = np.uint16, np.uint32, np.uint64
 
 
 def wide(a: Any) -> Any:
@@ -110,8 +111,6 @@ def _permlane_swap(d: Any, a: Any, m: Any, i: Any, row: int) -> Any:
 
 
 # --- 32-bit arithmetic ----------------------------------------------------------------------------------------------------
-
-_SATURATING = {"clamped": True}
 
 
 def _saturated(i: Any, exact: Any, dtype: Any) -> Any:
@@ -467,8 +466,7 @@ def _(a: U16, b: U16, c: U16, i: None) -> U16:
 
 def _truth_table(a: Any, b: Any, c: Any, i: Any, dtype: Any) -> Any:
     """Apply the eight-entry table: entry (a << 2 | b << 1 | c) of each bit position."""
-    fields = i.fields
-    table = fields["neg"] << 5 | fields["omod"] << 3 | fields["abs"]
+    table = truth_table(i.fields)
     out: Any = dtype(0)
     for entry in range(8):
         if table >> entry & 1:
@@ -593,7 +591,7 @@ for _opcode, _name, _low, _high in ((0x265, "v_ashr_pk_i8_i32", -128, 127), (0x2
         parts = [(np.clip(x >> shift, _low, _high) & i32(255)).astype(u16) for x in (np.asarray(a), np.asarray(b))]
         return parts[0] | parts[1] << u16(8)
 
-    add(Entry("VOP3", _opcode, _name, (U16,), (("a", I32), ("b", I32), ("c", U32)), _, {"omod": False}))
+    add(Entry("VOP3", _opcode, _name, (U16,), (("a", I32), ("b", I32), ("c", U32)), _, {"omod": False, "op_sel": True}))
 
 
 # --- sums of absolute differences -------------------------------------------------------------------------------------------
@@ -637,7 +635,7 @@ def _(a: U32, b: U32, c: U32) -> U32:
     return out
 
 
-def _vop2_dot(opcode: int, name: str, type_: Any, bits: int) -> None:
+def _vop2_dot(opcode: int, name: str, bits: int) -> None:
     """v_dot*c_i32: d += sum of products of packed signed integers."""
 
     def body(a: Any, b: Any, d: Any) -> Any:
@@ -651,11 +649,8 @@ def _vop2_dot(opcode: int, name: str, type_: Any, bits: int) -> None:
 
     for format_name, code in (("VOP2", opcode), ("VOP3", 0x100 + opcode)):
         add(Entry(format_name, code, name, (I32,), (("a", U32), ("b", U32), ("d", I32)), body, {"base": "VOP2", "suffixed": True, "is_dot": True}))
-    del type_
 
 
-_vop2_dot(0x38, "v_dot2c_i32_i16", I32, 16)
-_vop2_dot(0x39, "v_dot4c_i32_i8", I32, 8)
-_vop2_dot(0x3A, "v_dot8c_i32_i4", I32, 4)
-
-assert EXEC and PK_B32 and u8
+_vop2_dot(0x38, "v_dot2c_i32_i16", 16)
+_vop2_dot(0x39, "v_dot4c_i32_i8", 8)
+_vop2_dot(0x3A, "v_dot8c_i32_i4", 4)

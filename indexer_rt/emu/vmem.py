@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import EmulatorFault
 from . import atomics
 from .operands import PRIVATE_BASE, SHARED_BASE
-from .registers import fetch_raw, fetch_scalar, fetch_vector, join64, put
+from .registers import fetch_scalar, fetch_vector, join64, put
 from .table import Entry, add
 from .text import signed
 
@@ -310,5 +310,3 @@ def _load_lds(instruction: Instruction, places: Places) -> Callable[[Convoy], An
 
     return run
 
-
-assert fetch_raw and u16
