@@ -248,12 +248,8 @@ def _store_outputs(case: Case) -> list[str]:
     return [*lines, "s_waitcnt vmcnt(0)"]
 
 
-_KERNEL = """
-.globl {symbol}
-.p2align 8
-.type {symbol},@function
-{symbol}:
-s_load_dwordx2 s[80:81], s[0:1], 0x0
+# Runs before a case's text: addresses to SGPRs, the lane's byte offset to v255.
+_FRAME = """s_load_dwordx2 s[80:81], s[0:1], 0x0
 s_load_dwordx2 s[82:83], s[0:1], 0x8
 s_load_dwordx2 s[94:95], s[0:1], 0x10
 v_lshlrev_b32_e32 v255, 2, v0
@@ -261,10 +257,14 @@ s_waitcnt lgkmcnt(0)
 s_mov_b64 s[84:85], s[80:81]
 s_mov_b64 s[96:97], s[94:95]
 s_mov_b32 s98, {records}
-s_mov_b32 s99, {word3:#x}
-{load}
+s_mov_b32 s99, {word3:#x}"""
+
+_KERNEL = """
+.globl {symbol}
+.p2align 8
+.type {symbol},@function
+{symbol}:
 {body}
-{store}
 s_endpgm
 .L{symbol}_end:
 .size {symbol}, .L{symbol}_end-{symbol}
@@ -276,6 +276,8 @@ s_endpgm
 .amdhsa_user_sgpr_count 2
 .amdhsa_user_sgpr_kernarg_segment_ptr 1
 .amdhsa_system_sgpr_workgroup_id_x 1
+.amdhsa_system_sgpr_workgroup_id_y 1
+.amdhsa_system_vgpr_workitem_id 2
 .amdhsa_next_free_vgpr 512
 .amdhsa_next_free_sgpr 102
 .amdhsa_accum_offset 256
@@ -298,7 +300,7 @@ _METADATA = """
   .private_segment_fixed_size: 0
   .kernarg_segment_align: 8
   .kernarg_segment_size: 24
-  .max_flat_workgroup_size: 64
+  .max_flat_workgroup_size: 256
   .wavefront_size: 64
   .sgpr_count: 108
   .vgpr_count: 512
@@ -326,6 +328,28 @@ def assemble(text: str, *, link: bool = False) -> bytes:
         return linked.read_bytes()
 
 
+def build(bodies: dict[str, str]) -> CodeObject:
+    """Assemble kernels by symbol. A kernel takes three 8-byte pointers (in, out, mem) and has 512 registers.
+
+    It starts with the kernarg address in s[0:1], the workgroup's x and y in s2 and s3, and v0 packed with the
+    work-item's x, y and z, ten bits each. ``s_endpgm`` is added.
+    """
+    text = ['.amdgcn_target "amdgcn-amd-amdhsa--gfx950"', ".amdhsa_code_object_version 5", ".text"]
+    text += [_KERNEL.format(symbol=symbol, body=body, lds=LDS_BYTES) for symbol, body in bodies.items()]
+    text += [".amdgpu_metadata", "---", "amdhsa.kernels:"]
+    text += [_METADATA.format(symbol=symbol, lds=LDS_BYTES) for symbol in bodies]
+    text += [
+        "amdhsa.target: amdgcn-amd-amdhsa--gfx950",
+        "amdhsa.version:",
+        "- 1",
+        "- 2",
+        "...",
+        ".end_amdgpu_metadata",
+        "",
+    ]
+    return CodeObject.parse(assemble("\n".join(text), link=True), label="conformance module")
+
+
 class Module:
     """Hold the assembled kernels of many cases. Names must be unique."""
 
@@ -339,22 +363,12 @@ class Module:
         self._code_object = self._build()
 
     def _build(self) -> CodeObject:
-        text = ['.amdgcn_target "amdgcn-amd-amdhsa--gfx950"', ".amdhsa_code_object_version 5", ".text"]
-        notes = []
+        bodies = {}
+        frame = _FRAME.format(records=MEM_RECORDS, word3=RESOURCE_WORD3)
         for name, case in self.cases.items():
             load, self._inputs[name] = _load_inputs(case)
-            symbol = self._symbols[name]
-            text.append(f"; {name}")
-            text.append(
-                _KERNEL.format(
-                    symbol=symbol, load="\n".join(load), body=case.body, store="\n".join(_store_outputs(case)),
-                    lds=LDS_BYTES, records=MEM_RECORDS, word3=RESOURCE_WORD3,
-                )
-            )  # fmt: skip
-            notes.append(_METADATA.format(symbol=symbol, lds=LDS_BYTES))
-        text += [".amdgpu_metadata", "---", "amdhsa.kernels:", *notes, "amdhsa.target: amdgcn-amd-amdhsa--gfx950"]
-        text += ["amdhsa.version:", "- 1", "- 2", "...", ".end_amdgpu_metadata", ""]
-        return CodeObject.parse(assemble("\n".join(text), link=True), label="conformance module")
+            bodies[self._symbols[name]] = "\n".join([frame, *load, case.body, *_store_outputs(case)])
+        return build(bodies)
 
     def execute(self, case: Case, *, strict: bool = True) -> tuple[dict[str, list[int]], bytes]:
         """Run one case. Returns the bits of its output registers (a list per lane) and the bytes of ``mem``."""

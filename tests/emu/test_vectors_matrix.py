@@ -298,6 +298,65 @@ one(
         {"v[64:67]": F8_16.result(lambda row, column: f32(256.0))},
     )
 )
+# The two formats by name.
+for _pair, _bits_a, _bits_b in [("bf8_fp8", 0x40, 0x48), ("fp8_bf8", 0x48, 0x40)]:
+    for _rows, _k in ((16, 32), (32, 16)):
+        _shape = Shape(f"v_mfma_f32_{_rows}x{_rows}x{_k}_{_pair}", _rows, _k, 8, 8)
+        mfma(
+            f"{_rows}x{_rows}x{_k}-{_pair}",
+            _shape,
+            _shape.operand({}, fill=lambda line, k, bits=_bits_a: bits),
+            _shape.operand({}, fill=lambda line, k, bits=_bits_b: bits),
+            # 2 (e5m2 0x40) times 4 (e4m3 0x48)
+            _shape.result(lambda row, column, value=8.0 * _k: f32(value)),
+        )
+
+# Several small products at once: block b's row r of A is in lane rows * b + r, all of its k side by side. Its D starts
+# at register b * rows * rows / 64 for 16 and 32 rows; with 4 rows, register v of lane 4 * b + c is row v, column c.
+for _text, _rows, _blocks, _k, _bits, _unit, _bits_of in [
+    ("f32_4x4x1_16b_f32", 4, 16, 1, 32, f32(1.0), lambda n: f32(float(n))),
+    ("f32_16x16x1_4b_f32", 16, 4, 1, 32, f32(1.0), lambda n: f32(float(n))),
+    ("f32_32x32x1_2b_f32", 32, 2, 1, 32, f32(1.0), lambda n: f32(float(n))),
+    ("f32_4x4x4_16b_f16", 4, 16, 4, 16, f16(1.0), lambda n: f16(float(n))),
+    ("f32_16x16x4_4b_f16", 16, 4, 4, 16, f16(1.0), lambda n: f16(float(n))),
+    ("f32_32x32x4_2b_f16", 32, 2, 4, 16, f16(1.0), lambda n: f16(float(n))),
+    ("f32_4x4x4_16b_bf16", 4, 16, 4, 16, bf16(1.0), lambda n: bf16(float(n))),
+    ("f32_16x16x4_4b_bf16", 16, 4, 4, 16, bf16(1.0), lambda n: bf16(float(n))),
+    ("f32_32x32x4_2b_bf16", 32, 2, 4, 16, bf16(1.0), lambda n: bf16(float(n))),
+    ("i32_4x4x4_16b_i8", 4, 16, 4, 8, 1, int),
+    ("i32_16x16x4_4b_i8", 16, 4, 4, 8, 1, int),
+    ("i32_32x32x4_2b_i8", 32, 2, 4, 8, 1, int),
+]:
+    # Row r of A picks k = r % K; B counts up.
+    _number = lambda block, k, column: (block * 61 + k * 17 + column * 5 + 3) % 127  # noqa: E731
+    _a, _b, _d = [0] * 64, [0] * 64, [0] * 64
+    for _lane in LANES:
+        _block, _line = divmod(_lane, _rows)
+        _a[_lane] = _unit << (_bits * (_line % _k))
+        _b[_lane] = sum(_bits_of(_number(_block, k, _line)) << (_bits * k) for k in range(_k))
+    _count = _rows * _rows * _blocks // 64
+    _out = int if _text.startswith("i32") else lambda n: f32(float(n))
+    for _lane in LANES:
+        for _v in range(_count):
+            if _rows == 4:
+                _block, _row, _column = _lane // 4, _v, _lane % 4
+            elif _rows == 16:
+                _block, _row, _column = _v // 4, 4 * (_lane // 16) + _v % 4, _lane % 16
+            else:
+                _inner = _v % 16
+                _block, _row, _column = _v // 16, 8 * (_inner // 4) + 4 * (_lane // 32) + _inner % 4, _lane % 32
+            _d[_lane] |= _out(_number(_block, _row % _k, _column)) << (32 * _v)
+    _n = max(1, _k * _bits // 32)
+    _c = span(64, _count)
+    one(
+        Case(
+            f"blocks-{_text}",
+            f"v_mfma_{_text} {_c}, {span(16, _n)}, {span(32, _n)}, 0",
+            {span(16, _n): _a, span(32, _n): _b},
+            {_c: _d},
+        )
+    )
+
 # v_mfma_i32: signed bytes.
 I8 = Shape("v_mfma_i32_16x16x64_i8", 16, 64, 8, 16)
 mfma(

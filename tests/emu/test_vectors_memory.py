@@ -29,34 +29,107 @@ def signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
-# -- global loads ------------------------------------------------------------------------------------------------------
-ADDRESS = [lane * 3 for lane in LANES]
-for _name, _value in {
+# -- the three ways to vector memory -----------------------------------------------------------------------------------
+# Each lane's byte offset is in v1. Flat needs whole addresses: v[2:3].
+FLAT = "v_mov_b32 v2, s94; v_mov_b32 v3, s95; v_add_co_u32 v2, vcc, v2, v1; v_addc_co_u32 v3, vcc, 0, v3, vcc;"
+
+
+def load(space: str, kind: str, register: str, offset: int = 0) -> str:
+    """Return the text that loads ``register`` from the lane's place in ``mem``."""
+    return {
+        "global": f"global_load_{kind} {register}, v1, s[94:95] offset:{offset}",
+        "flat": f"{FLAT} flat_load_{kind} {register}, v[2:3] offset:{offset}",
+        "buffer": f"buffer_load_{kind} {register}, v1, s[96:99], 0 offen offset:{offset}",
+    }[space]
+
+
+def store(space: str, kind: str, register: str, offset: int = 0) -> str:
+    """Return the text that stores ``register`` to the lane's place in ``mem``."""
+    return {
+        "global": f"global_store_{kind} v1, {register}, s[94:95] offset:{offset}",
+        "flat": f"{FLAT} flat_store_{kind} v[2:3], {register} offset:{offset}",
+        "buffer": f"buffer_store_{kind} {register}, v1, s[96:99], 0 offen offset:{offset}",
+    }[space]
+
+
+SUB_DWORD = {
     "ubyte": lambda at: BYTES[at],
     "sbyte": lambda at: signed(BYTES[at], 8),
     "ushort": lambda at: word(BYTES, at, 2),
     "sshort": lambda at: signed(word(BYTES, at, 2), 16),
     "dword": lambda at: word(BYTES, at),
-}.items():
-    one(
-        Case(
-            f"global_load_{_name}",
-            f"global_load_{_name} v2, v1, s[94:95] offset:5",
-            {"v1": ADDRESS},
-            {"v2": [_value(at + 5) for at in ADDRESS]},
-            mem=BYTES,
+}
+# The other half of the register keeps its bits.
+HALF = {
+    "ubyte_d16": lambda old, at: old & 0xFFFF0000 | BYTES[at],
+    "ubyte_d16_hi": lambda old, at: old & 0xFFFF | BYTES[at] << 16,
+    "sbyte_d16": lambda old, at: old & 0xFFFF0000 | signed(BYTES[at], 8) & 0xFFFF,
+    "sbyte_d16_hi": lambda old, at: old & 0xFFFF | (signed(BYTES[at], 8) & 0xFFFF) << 16,
+    "short_d16": lambda old, at: old & 0xFFFF0000 | word(BYTES, at, 2),
+    "short_d16_hi": lambda old, at: old & 0xFFFF | word(BYTES, at, 2) << 16,
+}
+ODD, EVEN = [lane * 3 for lane in LANES], [lane * 4 for lane in LANES]
+for _space in ("global", "flat", "buffer"):
+    # Buffer addresses stay aligned: what an unaligned buffer access does depends on a mode the frame does not set.
+    _at, _offset = (EVEN, 4) if _space == "buffer" else (ODD, 5)
+    for _name, _value in SUB_DWORD.items():
+        one(
+            Case(
+                f"{_space}_load_{_name}",
+                load(_space, _name, "v4", _offset),
+                {"v1": _at},
+                {"v4": [_value(at + _offset) for at in _at]},
+                mem=BYTES,
+            )
         )
-    )
-for _words in (2, 3, 4):
-    one(
-        Case(
-            f"global_load_dwordx{_words}",
-            f"global_load_dwordx{_words} v[4:{3 + _words}], v1, s[94:95]",
-            {"v1": [lane * 12 for lane in LANES]},
-            {f"v[4:{3 + _words}]": [word(WORDS, lane * 12, 4 * _words) for lane in LANES]},
-            mem=WORDS,
+    for _name, _value in HALF.items():
+        one(
+            Case(
+                f"{_space}_load_{_name}",
+                load(_space, _name, "v4"),
+                {"v1": _at, "v4": 0x5A5A3C3C},
+                {"v4": [_value(0x5A5A3C3C, at) for at in _at]},
+                mem=BYTES,
+            )
         )
-    )
+    for _name, _size, _shift in [
+        ("byte", 1, 0), ("byte_d16_hi", 1, 16), ("short", 2, 0), ("short_d16_hi", 2, 16), ("dword", 4, 0),
+    ]:  # fmt: skip
+        _numbers = [0x01020304 * (lane % 60 + 1) for lane in LANES]
+        one(
+            Case(
+                f"{_space}_store_{_name}",
+                store(_space, _name, "v4", 4),
+                {"v1": EVEN, "v4": _numbers},
+                mem=bytes(4 + 4 * 64),
+                mem_after=bytes(4)
+                + b"".join((n >> _shift).to_bytes(4, "little")[:_size].ljust(4, b"\0") for n in _numbers)
+                + bytes(4),
+            )
+        )
+    for _words in (2, 3, 4):
+        _register = f"v[4:{3 + _words}]"
+        _twelve = [lane * 12 for lane in LANES]
+        one(
+            Case(
+                f"{_space}_load_dwordx{_words}",
+                load(_space, f"dwordx{_words}", _register),
+                {"v1": _twelve},
+                {_register: [word(WORDS, at, 4 * _words) for at in _twelve]},
+                mem=WORDS,
+            )
+        )
+        _data = [sum((0x100 * lane + w + 1) << (32 * w) for w in range(_words)) for lane in LANES]
+        one(
+            Case(
+                f"{_space}_store_dwordx{_words}",
+                store(_space, f"dwordx{_words}", _register),
+                {"v1": [lane * 16 for lane in LANES], _register: _data},
+                mem_after=b"".join(value.to_bytes(16, "little") for value in _data),
+            )
+        )
+
+# -- global accesses ---------------------------------------------------------------------------------------------------
 one(
     Case(
         "global_load_64_bit_address",
@@ -77,24 +150,6 @@ one(
         mem=WORDS,
     )
 )
-# The other half of the register keeps its bits.
-for _name, _value in {
-    "ubyte_d16": lambda old, at: old & 0xFFFF0000 | BYTES[at],
-    "ubyte_d16_hi": lambda old, at: old & 0xFFFF | BYTES[at] << 16,
-    "sbyte_d16": lambda old, at: old & 0xFFFF0000 | signed(BYTES[at], 8) & 0xFFFF,
-    "sbyte_d16_hi": lambda old, at: old & 0xFFFF | (signed(BYTES[at], 8) & 0xFFFF) << 16,
-    "short_d16": lambda old, at: old & 0xFFFF0000 | word(BYTES, at, 2),
-    "short_d16_hi": lambda old, at: old & 0xFFFF | word(BYTES, at, 2) << 16,
-}.items():
-    one(
-        Case(
-            f"global_load_{_name}",
-            f"global_load_{_name} v2, v1, s[94:95]",
-            {"v1": ADDRESS, "v2": 0x5A5A3C3C},
-            {"v2": [_value(0x5A5A3C3C, at) for at in ADDRESS]},
-            mem=BYTES,
-        )
-    )
 one(
     Case(
         "global_load_lanes_off",
@@ -105,48 +160,6 @@ one(
         mem=WORDS,
     )
 )
-one(
-    Case(
-        "flat_load_dword",
-        "v_mov_b32 v4, s94; v_mov_b32 v5, s95; v_lshl_add_u64 v[2:3], v[6:7], 2, v[4:5];"
-        "flat_load_dword v8, v[2:3] offset:4",
-        {"v[6:7]": list(LANES)},
-        {"v8": [0xC0DE0001 + lane for lane in LANES]},
-        mem=WORDS,
-    )
-)
-
-# -- global stores -----------------------------------------------------------------------------------------------------
-for _name, _size, _shift in [
-    ("byte", 1, 0),
-    ("byte_d16_hi", 1, 16),
-    ("short", 2, 0),
-    ("short_d16_hi", 2, 16),
-    ("dword", 4, 0),
-]:
-    one(
-        Case(
-            f"global_store_{_name}",
-            f"global_store_{_name} v1, v2, s[94:95] offset:4",
-            {"v1": [lane * 4 for lane in LANES], "v2": [0x01020304 * (lane % 60 + 1) for lane in LANES]},
-            mem=bytes(4 + 4 * 64),
-            mem_after=bytes(4)
-            + b"".join(
-                (0x01020304 * (lane % 60 + 1) >> _shift).to_bytes(4, "little")[:_size].ljust(4, b"\0") for lane in LANES
-            )
-            + bytes(4),
-        )
-    )
-for _words in (2, 3, 4):
-    _data = [sum((0x100 * lane + w + 1) << (32 * w) for w in range(_words)) for lane in LANES]
-    one(
-        Case(
-            f"global_store_dwordx{_words}",
-            f"global_store_dwordx{_words} v1, v[4:{3 + _words}], s[94:95]",
-            {"v1": [lane * 20 for lane in LANES], f"v[4:{3 + _words}]": _data},
-            mem_after=b"".join(value.to_bytes(20, "little") for value in _data),
-        )
-    )
 one(
     Case(
         "global_store_lanes_off",
@@ -163,17 +176,6 @@ one(
         mem_after=struct.pack("<64I", *range(1, 65)),
     )
 )
-one(
-    Case(
-        "global_atomic_add",
-        f"global_atomic_add v3, v1, v2, s[94:95] sc0; {WAIT}; global_atomic_add v1, v2, s[94:95]",
-        {"v1": [lane * 4 for lane in LANES], "v2": 5},
-        {"v3": [0xC0DE0000 + lane for lane in LANES]},
-        mem=WORDS,
-        mem_after=struct.pack("<64I", *(0xC0DE000A + i for i in range(64))),
-    )
-)
-
 # -- buffer accesses: out of range reads 0 and writes nothing ----------------------------------------------------------
 END = MEM_RECORDS
 one(
@@ -194,31 +196,6 @@ one(
         mem=WORDS,
     )
 )
-for _name, _value in {
-    "ubyte": lambda at: BYTES[at],
-    "sbyte": lambda at: signed(BYTES[at], 8),
-    "ushort": lambda at: word(BYTES, at, 2),
-    "sshort": lambda at: signed(word(BYTES, at, 2), 16),
-}.items():
-    one(
-        Case(
-            f"buffer_load_{_name}",
-            f"buffer_load_{_name} v2, v1, s[96:99], 0 offen",
-            {"v1": [lane * 6 for lane in LANES]},
-            {"v2": [_value(lane * 6) for lane in LANES]},
-            mem=BYTES,
-        )
-    )
-for _words in (2, 3, 4):
-    one(
-        Case(
-            f"buffer_load_dwordx{_words}",
-            f"buffer_load_dwordx{_words} v[4:{3 + _words}], v1, s[96:99], 0 offen",
-            {"v1": [lane * 12 for lane in LANES]},
-            {f"v[4:{3 + _words}]": [word(WORDS, lane * 12, 4 * _words) for lane in LANES]},
-            mem=WORDS,
-        )
-    )
 one(
     Case(
         "buffer_store_range",
@@ -227,6 +204,24 @@ one(
         mem_after=struct.pack("<I", 1) + bytes(END - 8) + struct.pack("<I", 2) + bytes(64),
     )
 )
+
+# -- memory straight to LDS --------------------------------------------------------------------------------------------
+# The wave writes from LDS offset M0 on, lane after lane.
+for _words in (1, 4):
+    _suffix = "dword" if _words == 1 else f"dwordx{_words}"
+    one(
+        Case(
+            f"global_load_lds_{_suffix}",
+            f"global_load_lds_{_suffix} v1, s[94:95]; {WAIT}; v_mov_b32 v2, s4;"
+            "ds_read_b32 v4, v2; ds_read_b32 v5, v2 offset:28",
+            {"v1": [8 * (63 - lane) for lane in LANES], "m0": 512, "s4": 512},
+            {
+                "v4": word(WORDS, 8 * 63),
+                "v5": word(WORDS, 8 * (63 - 7)) if _words == 1 else word(WORDS, 8 * 62 + 12),
+            },
+            mem=WORDS,
+        )
+    )
 
 # -- LDS ---------------------------------------------------------------------------------------------------------------
 SLOT = [lane * 16 for lane in LANES]

@@ -208,6 +208,47 @@ add(
 )
 add(
     rows(
+        "s_lshl2_lshl3_add",
+        "s_lshl2_add_u32 s6, s4, s5; s_lshl3_add_u32 s7, s4, s5",
+        "s4 s5 -> s6 s7 scc",
+        [(3, 5, 17, 29, 0), (0x20000000, 1, 0x80000001, 1, 1)],
+    )
+)
+add(
+    rows(
+        "s_more_counts",
+        "s_ff0_i32_b32 s6, s4; s_bcnt0_i32_b32 s7, s4; s_wqm_b32 s8, s4; s_quadmask_b32 s9, s4",
+        "s4 -> s6 s7 s8 s9 scc",
+        [(0x00000317, 3, 26, 0x00000FFF, 7, 1), (M, -1, 0, M, 0xFF, 1), (0, 0, 32, 0, 0, 0)],
+    )
+)
+add(
+    rows(
+        "s_more_counts_64",
+        "s_ff0_i32_b64 s6, s[4:5]; s_flbit_i32_i64 s7, s[4:5]; s_brev_b64 s[8:9], s[4:5];"
+        "s_quadmask_b64 s[10:11], s[4:5]",
+        "s[4:5] -> s6 s7 s[8:9] s[10:11]",
+        [(0x0000_0001_FFFF_FFFF, 33, 31, 0xFFFFFFFF80000000, 0x1FF), (M64, -1, -1, M64, 0xFFFF)],
+    )
+)
+add(
+    rows(
+        "s_bitset_b64",
+        "s_bitset1_b64 s[4:5], s8; s_bitset0_b64 s[6:7], s8",
+        "s[4:5] s[6:7] s8 -> s[4:5] s[6:7]",
+        [(0, M64, 40, 1 << 40, M64 ^ 1 << 40)],
+    )
+)
+add(
+    rows(
+        "s_bitreplicate_b64_b32",
+        "s_bitreplicate_b64_b32 s[6:7], s4",
+        "s4 -> s[6:7]",
+        [(0x80000005, 0xC000000000000033)],
+    )
+)
+add(
+    rows(
         "s_bitset",
         "s_bitset1_b32 s4, s5; s_bitset0_b32 s6, s5",
         "s4 s5 s6 -> s4 s6",
@@ -241,6 +282,37 @@ add(
         [(1 << 40, 1 << 40, 1, 0), (1 << 40, 0, 0, 1)],
     )
 )
+add(
+    rows(
+        "s_bitcmp_b64",
+        "s_bitcmp1_b64 s[4:5], s6; s_cselect_b32 s7, 1, 0; s_bitcmp0_b64 s[4:5], s6",
+        "s[4:5] s6 -> s7 scc",
+        [(1 << 40, 40, 1, 0), (1 << 40, 39, 0, 1)],
+    )
+)
+for _op, _holds in [
+    ("lg", (1, 0, 1)), ("gt", (0, 0, 1)), ("ge", (0, 1, 1)), ("lt", (1, 0, 0)), ("le", (1, 1, 0)),
+]:  # fmt: skip
+    # below, equal to and above the constant
+    def _rows_of(*values: int, holds=_holds) -> list[tuple[int, int]]:
+        return list(zip(values, holds, strict=True))
+
+    add(
+        rows(
+            f"s_cmpk_{_op}_i32_all",
+            f"s_cmpk_{_op}_i32 s4, 0xfffb",
+            "s4 -> scc",
+            _rows_of(-6, -5, -4),
+        )
+    )
+    add(
+        rows(
+            f"s_cmpk_{_op}_u32_all",
+            f"s_cmpk_{_op}_u32 s4, 0xfffb",
+            "s4 -> scc",
+            _rows_of(7, 0xFFFB, M),
+        )
+    )
 # The constant is sign-extended for the signed forms and zero-extended for the unsigned ones.
 add(rows("s_cmpk_eq_i32", "s_cmpk_eq_i32 s4, 0xffff", "s4 -> scc", [(-1, 1), (0xFFFF, 0)]))
 add(rows("s_cmpk_eq_u32", "s_cmpk_eq_u32 s4, 0xffff", "s4 -> scc", [(-1, 0), (0xFFFF, 1)]))
@@ -286,6 +358,39 @@ one(
     )
 )
 
+one(
+    Case(
+        "s_andn2_wrexec_b64",
+        "s_andn2_wrexec_b64 s[6:7], s[4:5]",
+        # EXEC and D become the source without EXEC's lanes.
+        {"s[4:5]": 0b1010, "exec": 0b0110},
+        {"s[6:7]": 0b1000, "exec": 0b1000, "scc": 1},
+    )
+)
+one(
+    Case(
+        "s_andn1_wrexec_b64",
+        "s_andn1_wrexec_b64 s[6:7], s[4:5]",
+        {"s[4:5]": 0b1010, "exec": 0b0110},
+        {"s[6:7]": 0b0100, "exec": 0b0100, "scc": 1},
+    )
+)
+
+# -- the mode register -------------------------------------------------------------------------------------------------
+# Bits 3:0 rounding, 7:4 denormals, 8 DX10_CLAMP, 9 IEEE: what the frame's kernel descriptor asks for.
+one(Case("s_getreg_mode", "s_getreg_b32 s4, hwreg(HW_REG_MODE, 0, 10)", {}, {"s4": 0x3F0}))
+one(Case("s_getreg_mode_field", "s_getreg_b32 s4, hwreg(HW_REG_MODE, 8, 2)", {}, {"s4": 3}))
+one(
+    Case(
+        "s_setreg_flushes_denormals",
+        "v_add_f32 v3, v1, v2; s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 2), 0;"
+        "v_add_f32 v4, v1, v2; v_mul_f32 v5, 1.0, v1;"
+        "s_getreg_b32 s4, hwreg(HW_REG_MODE, 0, 10); s_setreg_b32 hwreg(HW_REG_MODE, 4, 2), s5; v_add_f32 v6, v1, v2",
+        {"v1": 1, "v2": 2, "s5": 3},
+        {"v3": 3, "v4": 0, "v5": 0, "s4": 0x3C0, "v6": 3},
+    )
+)
+
 # -- branches ----------------------------------------------------------------------------------------------------------
 for _branch, _before in [
     ("s_branch", ({}, None)),
@@ -322,6 +427,26 @@ one(
         "s_mov_b32 s6, 2\n2:\ns_nop 0",
         {},
         {"s6": 1},
+    )
+)
+
+one(
+    Case(
+        "s_swappc_b64",
+        "s_mov_b32 s6, 1\ns_getpc_b64 s[8:9]\n1:\ns_add_u32 s8, s8, 2f-1b\ns_addc_u32 s9, s9, 0\n"
+        "s_swappc_b64 s[10:11], s[8:9]\n3:\ns_mov_b32 s6, 2\n2:\ns_sub_u32 s7, s8, s10",
+        {},
+        # From the instruction behind s_swappc to the target lies one instruction.
+        {"s6": 1, "s7": 4},
+    )
+)
+one(
+    Case(
+        "s_call_b64",
+        "s_mov_b32 s6, 1\ns_call_b64 s[10:11], 2f\n1:\ns_mov_b32 s6, 2\ns_branch 3f\n"
+        "2:\ns_mov_b32 s7, 5\ns_setpc_b64 s[10:11]\n3:\ns_nop 0",
+        {},
+        {"s6": 2, "s7": 5},
     )
 )
 
@@ -367,9 +492,20 @@ one(
 one(
     Case(
         "s_buffer_load",
-        "s_buffer_load_dword s6, s[96:99], 0x8; s_buffer_load_dwordx4 s[8:11], s[96:99], 0x10",
+        "s_buffer_load_dword s6, s[96:99], 0x8; s_buffer_load_dwordx4 s[8:11], s[96:99], 0x10;"
+        "s_buffer_load_dwordx2 s[12:13], s[96:99], 0x10; s_buffer_load_dwordx8 s[16:23], s[96:99], 0x20;"
+        "s_buffer_load_dwordx16 s[24:39], s[96:99], 0x40",
         {},
-        {"s6": 0x1002, "s8": 0x1004, "s11": 0x1007},
+        {
+            "s6": 0x1002,
+            "s8": 0x1004,
+            "s11": 0x1007,
+            "s13": 0x1005,
+            "s16": 0x1008,
+            "s23": 0x100F,
+            "s24": 0x1010,
+            "s39": 0x101F,
+        },
         mem=WORDS,
     )
 )
