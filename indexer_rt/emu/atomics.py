@@ -34,16 +34,21 @@ def _packed(dtype: Any) -> Operation:
 
 # operation -> (numpy kind of the element: u, i or f; function of old value and data)
 OPERATIONS: dict[str, tuple[str, Operation]] = {
-    "swap": ("u", lambda old, data: data), "add": ("u", lambda old, data: old + data), "sub": ("u", lambda old, data: old - data),
-    "rsub": ("u", lambda old, data: data - old), "smin": ("i", np.minimum), "umin": ("u", np.minimum), "smax": ("i", np.maximum),
+    "swap": ("u", lambda old, data: data), "add": ("u", lambda old, data: old + data),
+    "sub": ("u", lambda old, data: old - data),
+    "rsub": ("u", lambda old, data: data - old), "smin": ("i", np.minimum), "umin": ("u", np.minimum),
+    "smax": ("i", np.maximum),
     "umax": ("u", np.maximum), "and": ("u", np.bitwise_and), "or": ("u", np.bitwise_or), "xor": ("u", np.bitwise_xor),
     "inc": ("u", _increment), "dec": ("u", _decrement), "fadd": ("f", lambda old, data: old + data),
-    "fmin": ("f", lambda old, data: floats.minimum(old, data, False)), "fmax": ("f", lambda old, data: floats.maximum(old, data, False)),
+    "fmin": ("f", lambda old, data: floats.minimum(old, data, False)),
+    "fmax": ("f", lambda old, data: floats.maximum(old, data, False)),
     "pk_add_f16": ("u", _packed("f16")), "pk_add_bf16": ("u", _packed("bf16")),
 }  # fmt: skip
 
 
-def apply(data: np.ndarray, offsets: np.ndarray, values: np.ndarray, operation: str, bits: int, compare: np.ndarray | None) -> np.ndarray:
+def apply(
+    data: np.ndarray, offsets: np.ndarray, values: np.ndarray, operation: str, bits: int, compare: np.ndarray | None
+) -> np.ndarray:
     """Apply an operation at byte offsets (aligned) of ``data`` (uint8); return the old values.
 
     ``values``: unsigned of ``bits`` bits, [lanes]; ``compare``: with "cmpswap", the values to compare with.

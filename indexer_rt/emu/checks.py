@@ -30,17 +30,18 @@ class Tracking:
         self.machine, self.batch = machine, batch
         count = batch.V.shape[1]
         self.written = np.zeros((REGISTER_BITS, count), bool)
-        self.unwritten = (1 << REGISTER_BITS) - 1
         defined = [0, *(SGPR_BIT + row for row in (*defined_rows, EXEC, EXEC + 1, *range(TTMP0, M0)))]
         for bit in defined:
             self.written[bit] = True
-            self.unwritten &= ~(1 << bit)
         groups, lds_bytes = len(batch.workgroups), machine.lds_bytes
         # Barrier count of each workgroup, and for each LDS byte who wrote it when: epoch * 64 + wave, -1 for never.
         self.epoch = np.zeros(groups, np.int32)
         self.lds_tag = np.full((groups, lds_bytes), -1, np.int32)
-        # Vector memory operations that write LDS, not yet waited for: (waves, flat byte numbers).
-        self.register_checks: dict[int, int] = {}
+
+    def unwritten_by(self, sel: slice | np.ndarray) -> int:
+        """Return the registers (a bit set) that at least one of these waves never wrote."""
+        every = self.written[:, sel].all(axis=1)
+        return ~int.from_bytes(np.packbits(every, bitorder="little").tobytes(), "little") & ((1 << REGISTER_BITS) - 1)
 
     def check(self, m: Convoy, instruction: Instruction) -> None:
         """Raise the fault that running this instruction now would be; note what it writes."""
@@ -52,20 +53,14 @@ class Tracking:
             if conflict is not None:
                 self._too_early(m, instruction, *conflict)
         hazards.clock += 1
-        unwritten = self.unwritten
-        if unwritten:
-            needed = unwritten & instruction.needs
-            if needed:
-                self._never_written(m, instruction, needed)
-            fresh = unwritten & instruction.writes
-            if fresh:
-                self._mark(m, fresh)
-
-    def _mark(self, m: Convoy, fresh: int) -> None:
-        for bit in bits_of(fresh):
-            self.written[bit, m.sel] = True
-            if self.written[bit].all():
-                self.unwritten &= ~(1 << bit)
+        unwritten = m.unwritten
+        if unwritten & instruction.needs:
+            self._never_written(m, instruction, unwritten & instruction.needs)
+        fresh = unwritten & instruction.writes
+        if fresh:
+            for bit in bits_of(fresh):
+                self.written[bit, m.sel] = True
+            m.unwritten = unwritten & ~fresh
 
     def _never_written(self, m: Convoy, instruction: Instruction, needed: int) -> None:
         busy = (m.S[EXEC, m.sel] | m.S[EXEC + 1, m.sel]) != 0
@@ -87,10 +82,13 @@ class Tracking:
         verb = "reads" if instruction.reads >> bit & 1 else "overwrites"
         raise self.machine.fault(
             m,
-            f"{verb} {bit_text(bit)} while {pending.what} at +{pending.what.offset - self.machine.program.code_base:#x} is "
-            f"outstanding: no s_waitcnt {counter} has waited for it ({instruction})",
-            int(pending.waves[0]),
+            f"{verb} {bit_text(bit)} while {pending.what} at {self._place(pending.what)} is outstanding: "
+            f"no s_waitcnt {counter} has waited for it ({instruction})",
+            _first(pending.waves),
         )
+
+    def _place(self, instruction: Instruction) -> str:
+        return f"+{instruction.offset - self.machine.program.code_base:#x}"
 
     def _too_early(self, m: Convoy, instruction: Instruction, result: MatrixResult, need: int, passed: int) -> None:
         registers = instruction.touches & (result.destination | result.source_c)
@@ -98,9 +96,13 @@ class Tracking:
         raise self.machine.fault(
             m,
             f"uses {bit_text(bit)} {passed} wait states after {result.what} at "
-            f"+{result.what.offset - self.machine.program.code_base:#x}; it needs {need} ({instruction})",
-            int(result.waves[0]),
+            f"{self._place(result.what)}; it needs {need} ({instruction})",
+            _first(result.waves),
         )
+
+
+def _first(waves: int) -> int:
+    return (waves & -waves).bit_length() - 1
 
 
 def bits_of(value: int) -> Any:
@@ -124,7 +126,12 @@ def needs_of(instruction: Instruction) -> int:
         return 0
     needs = 0
     for name, operand in instruction.src.items():
-        if name in ("d",) and instruction.variant != "e32" and traits.get("preserves_high"):
+        if name == "d" and (
+            traits.get("preserves_high")
+            or traits.get("d_is_fill")
+            or traits.get("d16")
+            or instruction.variant == "sdwa"
+        ):
             continue
         mask = operand.mask()
         needs |= mask & -mask if operand.type.bits == 64 else mask
@@ -151,14 +158,16 @@ def effect_of(instruction: Instruction) -> Effect | None:
         return wait_states
     if "mfma" in traits:
         return _matrix_effect(instruction)
-    queues = {"FLAT": ("vm", "lgkm"), "GLOBAL": ("vm",), "MUBUF": ("vm",), "DS": ("lgkm",), "SMEM": ("lgkm",)}.get(format_name, ())
+    queues = {"FLAT": ("vm", "lgkm"), "GLOBAL": ("vm",), "MUBUF": ("vm",), "DS": ("lgkm",), "SMEM": ("lgkm",)}.get(
+        format_name, ()
+    )
     if not queues or traits.get("kind") in ("cache", "nop"):
         return None
     registers, is_scalar = instruction.writes, format_name == "SMEM"
 
     def issue(m: Convoy) -> None:
         for queue in queues:
-            m.hazards.issue(queue, Pending(registers, m.waves, instruction, is_scalar))
+            m.hazards.issue(queue, Pending(registers, m.members, instruction, is_scalar))
 
     return issue
 
@@ -170,7 +179,9 @@ def _matrix_effect(instruction: Instruction) -> Effect:
 
     def issue(m: Convoy) -> None:
         m.hazards.issue_matrix(
-            MatrixResult(destination, c, destination & -destination, m.hazards.clock - 1, m.waves, instruction, **waits)
+            MatrixResult(
+                destination, c, destination & -destination, m.hazards.clock - 1, m.members, instruction, **waits
+            )
         )
 
     return issue

@@ -21,8 +21,8 @@ LDS_POISON = 0xFF
 class Batch:
     """Hold registers and LDS of whole workgroups that run at the same time.
 
-    ``V`` [unified rows, waves, 64] and ``S`` [128, waves] are uint32, ``scc`` [waves] bool. Row ``accum_offset + r`` of V
-    is AGPR r. ``lds`` is uint8 [workgroups, lds_bytes].
+    ``V`` [unified rows, waves, 64] and ``S`` [128, waves] are uint32, ``scc`` [waves] bool. Row ``accum_offset + r``
+    of V is AGPR r. ``lds`` is uint8 [workgroups, lds_bytes].
     """
 
     def __init__(self, machine: Machine, workgroups: np.ndarray) -> None:
@@ -43,16 +43,15 @@ class Batch:
         self.lds_memory = LdsMemory(self)
         self.convoys: list[Convoy] = []
 
-    def open_loads(self, instruction: Any) -> np.ndarray:
-        """Return the waves that have not yet waited for this vector memory instruction."""
-        waves = [
-            pending.waves
-            for convoy in self.convoys
-            for entry in convoy.hazards.vm
-            for pending in entry
-            if pending.what is instruction
-        ]
-        return np.concatenate(waves) if waves else np.empty(0, np.int64)
+    def open_loads(self, instruction: Any) -> int:
+        """Return the waves (a bit set) that have not yet waited for this vector memory instruction."""
+        waves = 0
+        for convoy in self.convoys:
+            for entry in convoy.hazards.vm:
+                for pending in entry:
+                    if pending.what is instruction:
+                        waves |= pending.waves
+        return waves
 
     def release(self, waiting: list[Convoy]) -> tuple[list[Convoy], list[Convoy]]:
         """Split the convoys at a barrier into those whose whole workgroup is there and the rest."""
@@ -81,14 +80,24 @@ class Batch:
         return int(self.workgroups[group]), local
 
 
+def _marked(waves: np.ndarray, count: int) -> np.ndarray:
+    out = np.zeros(count, bool)
+    out[waves] = True
+    return out
+
+
 class Convoy:
     """Be waves of one batch at one program counter.
 
-    ``waves`` sorted wave numbers, ``sel`` a slice or index array that selects them, ``n`` their number; ``mode`` the MODE
-    register; ``hazards`` what is in flight (None in fast mode); ``pc`` a byte offset from the kernel's entry.
+    ``waves`` sorted wave numbers, ``members`` the same as a bit set, ``sel`` a slice or index array that selects
+    them, ``n`` their number; ``mode`` the MODE register; ``hazards`` what is in flight and ``unwritten`` the
+    registers that some wave never wrote (strict mode only); ``pc`` a byte offset from the kernel's entry.
     """
 
-    __slots__ = ("S", "V", "_mask", "_mask_known", "batch", "hazards", "instruction", "mode", "n", "pc", "scc", "sel", "steps", "waves")
+    __slots__ = (
+        "S", "V", "_mask", "_mask_known", "batch", "hazards", "instruction", "members", "mode", "n", "pc", "scc", "sel",
+        "steps", "unwritten", "waves",
+    )  # fmt: skip
 
     def __init__(self, batch: Batch, waves: np.ndarray, pc: int, mode: int, hazards: Any, steps: int) -> None:
         self.batch, self.waves, self.pc, self.mode, self.hazards, self.steps = batch, waves, pc, mode, hazards, steps
@@ -96,6 +105,8 @@ class Convoy:
         self.n = len(waves)
         first, last = int(waves[0]), int(waves[-1])
         self.sel: slice | np.ndarray = slice(first, last + 1) if last - first + 1 == self.n else waves
+        self.members = int.from_bytes(np.packbits(_marked(waves, last + 1), bitorder="little").tobytes(), "little")
+        self.unwritten = 0 if batch.tracking is None else batch.tracking.unwritten_by(self.sel)
         self.instruction: Any = None
         self._mask: np.ndarray | None = None
         self._mask_known = False
@@ -122,14 +133,16 @@ class Convoy:
         parts = []
         for pick in (chosen, ~chosen):
             waves = self.waves[pick]
-            hazards = self.hazards.restricted(waves) if self.hazards is not None else None
-            parts.append(Convoy(self.batch, waves, self.pc, self.mode, hazards, self.steps))
+            part = Convoy(self.batch, waves, self.pc, self.mode, None, self.steps)
+            if self.hazards is not None:
+                part.hazards = self.hazards.restricted(part.members)
+            parts.append(part)
         return parts[0], parts[1]
 
     def merged(self, other: Convoy) -> Convoy:
         """Join two convoys that stand at one pc with one mode."""
         waves = np.sort(np.concatenate([self.waves, other.waves]))
-        hazards = self.hazards.merged(other.hazards, self.waves, other.waves) if self.hazards is not None else None
+        hazards = self.hazards.merged(other.hazards) if self.hazards is not None else None
         return Convoy(self.batch, waves, self.pc, self.mode, hazards, max(self.steps, other.steps))
 
     # MODE bits: 3:0 rounding, 5:4 denormals of f32, 7:6 of f16 and f64, 8 dx10_clamp, 9 ieee.

@@ -85,8 +85,16 @@ def fma64(a: Any, b: Any, c: Any) -> np.ndarray:
     zero = (a == 0) | (b == 0)
     result = np.where(zero, plain, result)
     magnitudes = [np.abs(x) for x in (a, b, a * b)]
-    risky = finite & ~zero & (
-        (magnitudes[0] > 1e290) | (magnitudes[1] > 1e290) | (magnitudes[2] > 1e290) | (magnitudes[2] < 1e-270) | (np.abs(c) > 1e300)
+    risky = (
+        finite
+        & ~zero
+        & (
+            (magnitudes[0] > 1e290)
+            | (magnitudes[1] > 1e290)
+            | (magnitudes[2] > 1e290)
+            | (magnitudes[2] < 1e-270)
+            | (np.abs(c) > 1e300)
+        )
     )
     if risky.any():
         result = np.array(result)
@@ -108,7 +116,7 @@ def _exact_fma(a: float, b: float, c: float) -> float:
         return float("inf") if total > 0 else float("-inf")
 
 
-# --- 8-bit formats (OCP): e4m3 has no infinity and NaN at 0x7f and 0xff; e5m2 is a short float16 -----------------------
+# --- 8-bit formats (OCP): e4m3 has no infinity and NaN at 0x7f and 0xff; e5m2 is a short float16 --------------------
 
 
 def _e4m3_values() -> np.ndarray:
@@ -186,14 +194,20 @@ def is_signalling(value: Any) -> np.ndarray:
     nan = np.isnan(value)
     if not nan.any():
         return nan
-    bits, top = value.view(f"u{value.dtype.itemsize}"), {2: 0x200, 4: 0x400000, 8: 0x8000000000000}[value.dtype.itemsize]
+    bits, top = (
+        value.view(f"u{value.dtype.itemsize}"),
+        {2: 0x200, 4: 0x400000, 8: 0x8000000000000}[value.dtype.itemsize],
+    )
     return nan & (bits & bits.dtype.type(top) == 0)
 
 
 def quiet(value: Any) -> np.ndarray:
     """Set the quiet bit of every NaN."""
     value = np.asarray(value)
-    bits, top = value.view(f"u{value.dtype.itemsize}"), {2: 0x200, 4: 0x400000, 8: 0x8000000000000}[value.dtype.itemsize]
+    bits, top = (
+        value.view(f"u{value.dtype.itemsize}"),
+        {2: 0x200, 4: 0x400000, 8: 0x8000000000000}[value.dtype.itemsize],
+    )
     return np.where(np.isnan(value), bits | bits.dtype.type(top), bits).view(value.dtype)
 
 

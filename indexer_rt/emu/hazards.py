@@ -8,34 +8,38 @@ instruction is one state, ``s_nop n`` is n + 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 if TYPE_CHECKING:
     from .instruction import Instruction
 
 
+# No wait after an MFMA is longer than this many states.
+LONGEST_WAIT = 24
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Be one outstanding operation: registers as a bit set, the waves that have it, whether it is a scalar load."""
+    """Be one outstanding operation: registers and waves that have it, both as bit sets; whether it is a scalar load."""
 
     registers: int
-    waves: np.ndarray
+    waves: int
     what: Instruction
     is_scalar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixResult:
-    """Be one MFMA in flight. ``issued`` is the clock at which it went; waits are in wait states after it."""
+    """Be one MFMA in flight. ``issued`` is the clock at which it went; waits are in wait states; ``waves`` is a bit
+    set.
+    """
 
     destination: int
     source_c: int
     first_register: int
     issued: int
-    waves: np.ndarray
+    waves: int
     what: Instruction
     read_wait: int
     overlap_c_wait: int
@@ -44,9 +48,20 @@ class MatrixResult:
 
 
 class Hazards:
-    """Hold the queues of one convoy. A queue's element is a tuple of Pending, one for each set of waves merged into it."""
+    """Hold the queues of one convoy. A queue's element is a tuple of Pending, one for each set of waves merged into
+    it.
+    """
 
-    __slots__ = ("clock", "lgkm", "lgkm_registers", "matrix", "matrix_registers", "pending_registers", "vm", "vm_registers")
+    __slots__ = (
+        "clock",
+        "lgkm",
+        "lgkm_registers",
+        "matrix",
+        "matrix_registers",
+        "pending_registers",
+        "vm",
+        "vm_registers",
+    )
 
     def __init__(self) -> None:
         self.vm: list[tuple[Pending, ...]] = []
@@ -55,10 +70,13 @@ class Hazards:
         self.clock = 0
         self.vm_registers = self.lgkm_registers = self.matrix_registers = self.pending_registers = 0
 
-    def _recount(self) -> None:
+    def recount(self) -> None:
         self.vm_registers = _union(self.vm)
         self.lgkm_registers = _union(self.lgkm)
         self.pending_registers = self.vm_registers | self.lgkm_registers
+        self.matrix_registers = 0
+        for m in self.matrix:
+            self.matrix_registers |= m.destination | m.source_c
 
     # --- memory counters ---
 
@@ -66,7 +84,7 @@ class Hazards:
         """Put an operation in the queue "vm" or "lgkm"."""
         getattr(self, queue).append((pending,))
         if pending.registers:
-            self._recount()
+            self.recount()
 
     def wait(self, vmcnt: int, lgkmcnt: int) -> None:
         """Do what s_waitcnt does."""
@@ -83,7 +101,7 @@ class Hazards:
                     del self.lgkm[: len(self.lgkm) - lgkmcnt]
             changed = True
         if changed:
-            self._recount()
+            self.recount()
 
     def unwaited(self, touches: int) -> tuple[Pending, str] | None:
         """Return the outstanding operation on any of these registers, and its counter's name."""
@@ -97,11 +115,9 @@ class Hazards:
     # --- matrix results ---
 
     def issue_matrix(self, result: MatrixResult) -> None:
-        self.matrix = [m for m in self.matrix if self.clock - m.issued <= 24]
+        self.matrix = [m for m in self.matrix if self.clock - m.issued <= LONGEST_WAIT]
         self.matrix.append(result)
-        self.matrix_registers = 0
-        for m in self.matrix:
-            self.matrix_registers |= m.destination | m.source_c
+        self.recount()
 
     def matrix_conflict(self, instruction: Instruction) -> tuple[MatrixResult, int, int] | None:
         """Return (result, states needed, states passed) when the instruction comes too early after an MFMA."""
@@ -130,45 +146,33 @@ class Hazards:
 
     # --- convoys split and merge ---
 
-    def restricted(self, waves: np.ndarray) -> Hazards:
-        """Return what these waves have in flight."""
+    def restricted(self, waves: int) -> Hazards:
+        """Return what these waves (a bit set) have in flight."""
         out = Hazards()
         out.clock = self.clock
-        for source, target in ((self.vm, out.vm), (self.lgkm, out.lgkm)):
-            for entry in source:
-                kept = tuple(p for p in entry if _share(p.waves, waves))
-                if kept:
-                    target.append(kept)
-        out.matrix = [m for m in self.matrix if _share(m.waves, waves)]
-        out.matrix_registers = self.matrix_registers
-        out._recount()
+        out.vm, out.lgkm = _narrow(self.vm, waves), _narrow(self.lgkm, waves)
+        # An operation that only the other waves have is gone; those in front of it keep their order.
+        out.vm = [entry for entry in out.vm if entry]
+        out.lgkm = [entry for entry in out.lgkm if entry]
+        out.matrix = [replace(m, waves=m.waves & waves) for m in self.matrix if m.waves & waves]
+        out.recount()
         return out
 
-    def merged(self, other: Hazards, own_waves: np.ndarray, other_waves: np.ndarray) -> Hazards:
+    def merged(self, other: Hazards) -> Hazards:
         """Return the union, youngest aligned with youngest, so that a later wait means the same for every wave."""
         out = Hazards()
-        for a, b, target in (
-            (_narrow(self.vm, own_waves), _narrow(other.vm, other_waves), out.vm),
-            (_narrow(self.lgkm, own_waves), _narrow(other.lgkm, other_waves), out.lgkm),
-        ):
+        for a, b, target in ((self.vm, other.vm, out.vm), (self.lgkm, other.lgkm, out.lgkm)):
             length = max(len(a), len(b))
             padded = [[()] * (length - len(queue)) + queue for queue in (a, b)]
             target.extend(x + y for x, y in zip(*padded, strict=True))
         out.clock = max(self.clock, other.clock)
-        for hazards, waves in ((self, own_waves), (other, other_waves)):
+        for hazards in (self, other):
             shift = out.clock - hazards.clock
-            for m in hazards.matrix:
-                if hazards.clock - m.issued <= 24:
-                    out.matrix.append(
-                        MatrixResult(
-                            m.destination, m.source_c, m.first_register, m.issued + shift, waves, m.what,
-                            m.read_wait, m.overlap_c_wait, m.same_c_wait, m.overwrite_c_wait,
-                        )
-                    )  # fmt: skip
+            out.matrix.extend(
+                replace(m, issued=m.issued + shift) for m in hazards.matrix if hazards.clock - m.issued <= LONGEST_WAIT
+            )
         out.matrix.sort(key=lambda m: m.issued)
-        for m in out.matrix:
-            out.matrix_registers |= m.destination | m.source_c
-        out._recount()
+        out.recount()
         return out
 
 
@@ -180,15 +184,5 @@ def _union(queue: list[tuple[Pending, ...]]) -> int:
     return registers
 
 
-def _share(a: np.ndarray, b: np.ndarray) -> bool:
-    return a is b or bool(np.isin(a, b).any())
-
-
-def _narrow(queue: list[tuple[Pending, ...]], waves: np.ndarray) -> list[tuple[Pending, ...]]:
-    """Say of every operation that it belongs to these waves (those it had that are still here)."""
-    out = []
-    for entry in queue:
-        out.append(
-            tuple(Pending(p.registers, p.waves[np.isin(p.waves, waves)], p.what, p.is_scalar) for p in entry)
-        )
-    return out
+def _narrow(queue: list[tuple[Pending, ...]], waves: int) -> list[tuple[Pending, ...]]:
+    return [tuple(replace(p, waves=p.waves & waves) for p in entry if p.waves & waves) for entry in queue]

@@ -63,7 +63,9 @@ class _Reader:
 
     def take(self, count: int) -> tuple[int, ...]:
         if self.used + count > len(self.stream):
-            raise EmulatorFault(f"+{self.offset:#x}: the code ends within an instruction ({self.hex(len(self.stream))}).")
+            raise EmulatorFault(
+                f"+{self.offset:#x}: the code ends within an instruction ({self.hex(len(self.stream))})."
+            )
         self.used += count
         return self.stream[self.used - count : self.used]
 
@@ -88,8 +90,8 @@ def decode(code: bytes, offset: int = 0) -> Instruction:
     entry = TABLE.get((key, fields["op"]))
     if entry is None:
         raise EmulatorFault(
-            f"{key.lower()} opcode {fields['op']:#x} ({reader.hex(encoding.words)}) at +{offset:#x} is not in the table. "
-            f"Add it to emu/{home}.py."
+            f"{key.lower()} opcode {fields['op']:#x} ({reader.hex(encoding.words)}) at +{offset:#x} is not in the "
+            f"table. Add it to emu/{home}.py."
         )
     instruction = Instruction(offset, words, entry, fields)
     _DECODERS[encoding.name](instruction, reader)
@@ -170,7 +172,13 @@ def _smem(instruction: Instruction, reader: _Reader) -> None:
     fields, traits = instruction.fields, instruction.traits
     kind = traits["kind"]
     if kind in ("load", "buffer_load", "time"):
-        instruction.dst = (Operand("s", fields["sdata"], block(traits["count"]) if traits["count"] > 2 else (None, U32, U64)[traits["count"]]),)
+        instruction.dst = (
+            Operand(
+                "s",
+                fields["sdata"],
+                block(traits["count"]) if traits["count"] > 2 else (None, U32, U64)[traits["count"]],
+            ),
+        )
     if kind in ("load", "buffer_load"):
         instruction.src["base"] = Operand("s", 2 * fields["sbase"], U64 if kind == "load" else block(4))
         if not fields["imm"]:
@@ -229,7 +237,10 @@ def _sdwa_operand(instruction: Instruction, n: int, type_: Type, reader: _Reader
     extra = instruction.extra
     code = extra["src0"] if n == 0 else instruction.fields["vsrc1"]
     modifiers = dict(
-        negate=bool(extra[f"neg{n}"]), absolute=bool(extra[f"abs{n}"]), sext=bool(extra[f"sext{n}"]), select=extra[f"src{n}_sel"]
+        negate=bool(extra[f"neg{n}"]),
+        absolute=bool(extra[f"abs{n}"]),
+        sext=bool(extra[f"sext{n}"]),
+        select=extra[f"src{n}_sel"],
     )
     if extra[f"sgpr{n}"]:
         return _need(scalar_source(code, type_, None), reader, code).having(**modifiers)
@@ -255,9 +266,8 @@ def _vector_results(instruction: Instruction) -> None:
         if name == "d" and type_ is not None:
             instruction.src["d"] = Operand(kind, fields["vdst"], type_)
     preserves = (
-        (instruction.variant == "sdwa" and instruction.extra["dst_unused"] == 2 and instruction.extra["dst_sel"] != 6)
-        or traits.get("preserves_high")
-    )
+        instruction.variant == "sdwa" and instruction.extra["dst_unused"] == 2 and instruction.extra["dst_sel"] != 6
+    ) or traits.get("preserves_high")
     if preserves and "d" not in instruction.src and results and results[0].kind == "v":
         instruction.src["d"] = results[0].having(type=U32)
 
@@ -408,7 +418,8 @@ def _ds(instruction: Instruction, reader: _Reader) -> None:
 
 _DECODERS = {
     "SOP1": _scalar, "SOP2": _scalar, "SOPC": _scalar, "SOPK": _sopk, "SOPP": _sopp, "SMEM": _smem,
-    "VOP1": _vector_short, "VOP2": _vector_short, "VOPC": _vector_short, "VOP3": _vop3, "VOP3P": _vop3p, "VOP3PX2": _mfma,
+    "VOP1": _vector_short, "VOP2": _vector_short, "VOPC": _vector_short, "VOP3": _vop3, "VOP3P": _vop3p,
+    "VOP3PX2": _mfma,
     "DS": _ds, "FLAT": _flat, "MUBUF": _mubuf,
 }  # fmt: skip
 
@@ -416,5 +427,6 @@ _DECODERS = {
 _HOMES = {
     "SOP1": "scalar", "SOP2": "scalar", "SOPC": "scalar", "SOPK": "scalar", "SOPP": "control", "SMEM": "smem",
     "VOP1": "vector_float or vector_integer", "VOP2": "vector_float or vector_integer", "VOPC": "vector_compare",
-    "VOP3": "vector_float or vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds", "FLAT": "vmem", "MUBUF": "vmem",
+    "VOP3": "vector_float or vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds",
+    "FLAT": "vmem", "MUBUF": "vmem",
 }  # fmt: skip

@@ -1,4 +1,6 @@
-"""Say which lane each lane reads: DPP controls, swizzles and permutes. Every function returns data, no machine state."""
+"""Say which lane each lane reads: DPP controls, swizzles and permutes. Every function returns data, no machine
+state.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def swizzle(offset: int) -> np.ndarray:
     """Return the source lane [64] of ds_swizzle_b32's offset field (quad-permute and bit-mask modes)."""
     if offset & 0x8000:
         if offset & 0xFF00 != 0x8000:
-            raise EmulatorFault(f"ds_swizzle_b32 offset {offset:#x}: FFT and rotate modes are not modelled. Add them to emu/lanes.py.")
+            raise EmulatorFault(
+                f"ds_swizzle_b32 offset {offset:#x}: FFT and rotate modes are not modelled. Add them to emu/lanes.py."
+            )
         return (LANES & ~3) | (offset >> 2 * (LANES & 3) & 3)
     and_, or_, xor = offset & 31, offset >> 5 & 31, offset >> 10 & 31
     return (LANES & 32) | ((((LANES & 31) & and_) | or_) ^ xor)

@@ -33,9 +33,19 @@ _READS = {
     0xFE: ("b96", 12, 0, None), 0xFF: ("b128", 16, 0, None),
 }  # fmt: skip
 for _opcode, (_suffix, _size, _sign, _half) in _READS.items():
-    _entry(_opcode, f"read_{_suffix}", "read", size=_size, sign=_sign, half=_half, dst_regs=max(1, _size // 4), d16=_half is not None)
+    _entry(
+        _opcode,
+        f"read_{_suffix}",
+        "read",
+        size=_size,
+        sign=_sign,
+        half=_half,
+        dst_regs=max(1, _size // 4),
+        d16=_half is not None,
+    )
 _WRITES = {
-    0x0D: ("b32", 4, 0), 0x1E: ("b8", 1, 0), 0x1F: ("b16", 2, 0), 0x54: ("b8_d16_hi", 1, 16), 0x55: ("b16_d16_hi", 2, 16),
+    0x0D: ("b32", 4, 0), 0x1E: ("b8", 1, 0), 0x1F: ("b16", 2, 0), 0x54: ("b8_d16_hi", 1, 16),
+    0x55: ("b16_d16_hi", 2, 16),
     0x4D: ("b64", 8, 0), 0xDE: ("b96", 12, 0), 0xDF: ("b128", 16, 0),
 }  # fmt: skip
 for _opcode, (_suffix, _size, _shift) in _WRITES.items():
@@ -76,7 +86,15 @@ _entry(0xB8, "pk_add_rtn_bf16", "atomic", operation="pk_add_bf16", bits=32, data
 for _opcode, _bits in ((0x10, 32), (0x50, 64)):
     _regs = _bits // 32
     _entry(_opcode, f"cmpst_b{_bits}", "atomic", operation="cmpswap", bits=_bits, data=(_regs, _regs))
-    _entry(_opcode + 0x20, f"cmpst_rtn_b{_bits}", "atomic", operation="cmpswap", bits=_bits, data=(_regs, _regs), dst_regs=_regs)
+    _entry(
+        _opcode + 0x20,
+        f"cmpst_rtn_b{_bits}",
+        "atomic",
+        operation="cmpswap",
+        bits=_bits,
+        data=(_regs, _regs),
+        dst_regs=_regs,
+    )
 _entry(0x14, "nop", "nop")
 _entry(0x3D, "swizzle_b32", "swizzle", dst_regs=1)
 _entry(0x3E, "permute_b32", "permute", data=(1,), dst_regs=1)
@@ -104,7 +122,10 @@ class LdsMemory:
             wave, lane = _where(m, chosen, int(np.argmax(beyond)))
             address = int(active[np.argmax(beyond)])
             raise m.batch.machine.fault(
-                m, f"LDS address {address} + {size} bytes is outside the workgroup's {self.bytes} bytes of LDS", wave, lane
+                m,
+                f"LDS address {address} + {size} bytes is outside the workgroup's {self.bytes} bytes of LDS",
+                wave,
+                lane,
             )
         group = m.waves // m.batch.waves_per_workgroup
         base = np.broadcast_to((group * self.bytes)[:, None], chosen.shape)[chosen]
@@ -118,7 +139,13 @@ class LdsMemory:
         return gather(self.flat, places, size)
 
     def store(
-        self, m: Convoy, addresses: np.ndarray, values: np.ndarray, size: int, chosen: np.ndarray, pending: Instruction | None = None
+        self,
+        m: Convoy,
+        addresses: np.ndarray,
+        values: np.ndarray,
+        size: int,
+        chosen: np.ndarray,
+        pending: Instruction | None = None,
     ) -> None:
         """Write the low ``size`` bytes of ``values`` (uint32 [lanes, words]) for each chosen lane."""
         places = self._places(m, addresses, size, chosen)
@@ -127,10 +154,19 @@ class LdsMemory:
             self._mark(m, places, size, chosen)
             if pending is not None:
                 waves = np.broadcast_to(m.waves[:, None], chosen.shape)[chosen]
-                self.in_flight.append(((places[:, None] + np.arange(size)).reshape(-1), np.repeat(waves, size), pending))
+                self.in_flight.append(
+                    ((places[:, None] + np.arange(size)).reshape(-1), np.repeat(waves, size), pending)
+                )
 
     def atomic(
-        self, m: Convoy, addresses: np.ndarray, values: np.ndarray, operation: str, bits: int, compare: np.ndarray | None, chosen: np.ndarray
+        self,
+        m: Convoy,
+        addresses: np.ndarray,
+        values: np.ndarray,
+        operation: str,
+        bits: int,
+        compare: np.ndarray | None,
+        chosen: np.ndarray,
     ) -> np.ndarray:
         """Apply an atomic for each chosen lane and return the old values."""
         size = bits // 8
@@ -175,7 +211,13 @@ class LdsMemory:
             fresh = held >> 6 == epoch
             foreign = fresh & (held & 63 != wave) & ~((held & 63 == self._ATOMIC) & atomic)
             if m.batch.waves_per_workgroup > 1 and foreign.any():
-                self._blame(m, chosen, foreign, places, "touches LDS that another wave wrote since the last s_barrier, at byte {}")
+                self._blame(
+                    m,
+                    chosen,
+                    foreign,
+                    places,
+                    "touches LDS that another wave wrote since the last s_barrier, at byte {}",
+                )
         if self.in_flight:
             self._check_in_flight(m, places, size, chosen)
 
@@ -184,14 +226,20 @@ class LdsMemory:
         still = []
         for where, waves, instruction in self.in_flight:
             open_waves = self.batch.open_loads(instruction)
-            late = np.isin(waves, open_waves)
+            late = np.array([open_waves >> int(wave) & 1 for wave in waves], bool)
             if not late.any():
                 continue
             still.append((where, waves, instruction))
             for n in range(size):
                 hit = np.isin(places + n, where[late])
                 if hit.any():
-                    self._blame(m, chosen, hit, places, f"reads LDS that {instruction.name} is still loading (no s_waitcnt vmcnt), at byte {{}}")
+                    self._blame(
+                        m,
+                        chosen,
+                        hit,
+                        places,
+                        f"reads LDS that {instruction.name} is still loading (no s_waitcnt vmcnt), at byte {{}}",
+                    )
         self.in_flight = still
 
     def _blame(self, m: Convoy, chosen: np.ndarray, bad: np.ndarray, places: np.ndarray, message: str) -> None:
@@ -211,7 +259,8 @@ def build(program: Program, instruction: Instruction) -> Callable[[Convoy], Any]
         raise EmulatorFault(f"{instruction}: gfx950 has no global data share.")
     builders = {
         "read": _read, "write": _write, "read2": _read2, "write2": _write2, "atomic": _atomic, "swizzle": _swizzle,
-        "permute": _permute, "bpermute": _permute, "transpose": _transpose, "nop": lambda program, instruction: lambda m: None,
+        "permute": _permute, "bpermute": _permute, "transpose": _transpose,
+        "nop": lambda program, instruction: lambda m: None,
     }  # fmt: skip
     return builders[instruction.traits["kind"]](program, instruction)
 
@@ -245,7 +294,9 @@ def _read(program: Program, instruction: Instruction) -> Callable[[Convoy], Any]
             word = spread[..., n]
             if half is not None:
                 held = m.V[row, m.sel]
-                word = (held & u32(0xFFFF)) | word << u32(16) if half else (held & u32(0xFFFF0000)) | (word & u32(0xFFFF))
+                word = (
+                    (held & u32(0xFFFF)) | word << u32(16) if half else (held & u32(0xFFFF0000)) | (word & u32(0xFFFF))
+                )
             program.touch(m, row + n)
             put(m, row + n, word, m.mask)
 
@@ -366,8 +417,9 @@ def _permute(program: Program, instruction: Instruction) -> Callable[[Convoy], A
 def _transpose(program: Program, instruction: Instruction) -> Callable[[Convoy], Any]:
     """ds_read_b64_tr_*: in each 16 lanes, the 64 bits that the lanes address form a matrix that comes out transposed.
 
-    With b8 elements the 16 rows of 8 bytes form 8 x 16 bytes read as pairs of lanes (2i, 2i + 1 give row i); lane l gets
-    column l. With b16 elements the lanes come in fours per row of 16. Layout: LLVM's ds_read_tr tests and AMD's CDNA4 ISA.
+    With b8 elements the 16 rows of 8 bytes form 8 x 16 bytes read as pairs of lanes (2i, 2i + 1 give row i); lane l
+    gets column l. With b16 elements the lanes come in fours per row of 16. Layout: LLVM's ds_read_tr tests and AMD's
+    CDNA4 ISA.
     """
     traits = instruction.traits
     addresses, row, bits = _addresses(program, instruction), program.row(instruction.dst[0]), traits["element"]
@@ -385,4 +437,3 @@ def _transpose(program: Program, instruction: Instruction) -> Callable[[Convoy],
             put(m, row + n, words[..., n], m.mask)
 
     return run
-

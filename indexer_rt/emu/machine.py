@@ -32,8 +32,9 @@ DEFAULT_STEP_LIMIT = 50_000_000
 class RunStats:
     """Count what a launch did.
 
-    ``instructions``: wave instructions executed; ``lane_instructions``: 64 times that; ``counts``: wave instructions per
-    mnemonic; ``steps``: convoy steps (numpy work items); ``seconds``: host wall clock. It says nothing about device time.
+    ``instructions``: wave instructions executed; ``lane_instructions``: 64 times that; ``counts``: wave instructions
+    per mnemonic; ``steps``: convoy steps (numpy work items); ``seconds``: host wall clock. It says nothing about
+    device time.
     """
 
     instructions: int = 0
@@ -59,9 +60,9 @@ def run(
 
     ``buffers``: every tensor the kernel may touch; writable ones are changed in place. ``strict``: also fault on what
     the hardware leaves undefined (unwaited loads, early reads of matrix results, reads of registers and LDS never
-    written, LDS shared without a barrier); bounds are checked either way. ``step_limit``: the most instructions one wave
-    may execute. ``wave_order_seed``: shuffle the order of the workgroups. ``observer``: called before every step with
-    (pc in bytes from the kernel's entry, instruction, wave numbers int64: flat workgroup id * waves + wave).
+    written, LDS shared without a barrier); bounds are checked either way. ``step_limit``: the most instructions one
+    wave may execute. ``wave_order_seed``: shuffle the order of the workgroups. ``observer``: called before every
+    step with (pc in bytes from the kernel's entry, instruction, wave numbers int64: flat workgroup id * waves + wave).
 
     Raises EmulatorFault, which names kernel, pc, instruction, workgroup, wave, lane and tensor where they apply;
     ValueError for a launch that no device takes.
@@ -88,11 +89,13 @@ class Machine:
         block_size = launch.block[0] * launch.block[1] * launch.block[2]
         if min(*launch.block, *launch.grid) < 1 or block_size > kernel.max_workgroup_size:
             raise ValueError(
-                f"{kernel.name}: grid {launch.grid} of workgroups {launch.block}: expected at least 1 in each dimension and "
-                f"at most {kernel.max_workgroup_size} work-items per workgroup."
+                f"{kernel.name}: grid {launch.grid} of workgroups {launch.block}: expected at least 1 in each "
+                f"dimension and at most {kernel.max_workgroup_size} work-items per workgroup."
             )
         if len(launch.kernarg) != kernel.kernarg_bytes:
-            raise ValueError(f"{kernel.name}: kernarg has {len(launch.kernarg)} bytes, the kernel takes {kernel.kernarg_bytes}.")
+            raise ValueError(
+                f"{kernel.name}: kernarg has {len(launch.kernarg)} bytes, the kernel takes {kernel.kernarg_bytes}."
+            )
         self.block_size = block_size
         self.waves_per_workgroup = -(-block_size // 64)
         self.workgroup_count = launch.grid[0] * launch.grid[1] * launch.grid[2]
@@ -133,8 +136,8 @@ class Machine:
             batch.tracking = Tracking(self, batch, defined)
         descriptor = self.kernel.descriptor
         mode = (
-            descriptor.float_round_mode_32 | descriptor.float_round_mode_16_64 << 2 | descriptor.float_denorm_mode_32 << 4
-            | descriptor.float_denorm_mode_16_64 << 6 | descriptor.dx10_clamp << 8 | descriptor.ieee_mode << 9
+            descriptor.float_round_mode_32 | descriptor.float_round_mode_16_64 << 2 | descriptor.float_denorm_mode_32
+            << 4 | descriptor.float_denorm_mode_16_64 << 6 | descriptor.dx10_clamp << 8 | descriptor.ieee_mode << 9
         )  # fmt: skip
         with np.errstate(all="ignore"):
             self._schedule(batch, Convoy(batch, waves, 0, mode, hazards, 0))
@@ -151,9 +154,13 @@ class Machine:
             if getattr(descriptor, name)
         ]  # fmt: skip
         if unsupported or kernel.private_bytes or descriptor.uses_dynamic_stack:
-            what = f"{kernel.private_bytes} bytes of scratch per lane" if kernel.private_bytes else ", ".join(unsupported)
+            what = (
+                f"{kernel.private_bytes} bytes of scratch per lane" if kernel.private_bytes else ", ".join(unsupported)
+            )
             if kernel.private_bytes:
-                raise EmulatorFault(f"{kernel.name}: wants {what}; the emulator has no scratch memory. Compile without spills.")
+                raise EmulatorFault(
+                    f"{kernel.name}: wants {what}; the emulator has no scratch memory. Compile without spills."
+                )
         row, defined = 0, []
 
         def put(*values: Any) -> None:
@@ -233,7 +240,9 @@ class Machine:
             m.steps += 1
             self.stats.steps += 1
             if m.steps > self.step_limit:
-                raise self.fault(m, f"more than {self.step_limit} instructions in one wave: an endless loop, or raise step_limit")
+                raise self.fault(
+                    m, f"more than {self.step_limit} instructions in one wave: an endless loop, or raise step_limit"
+                )
             if observer is not None:
                 observer(m.pc, instruction, self._global_waves(m))
             if strict:

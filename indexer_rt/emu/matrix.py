@@ -1,8 +1,9 @@
 """Run the MFMA family: D = A * B + C per wave, whatever EXEC says.
 
 A wave's lane l holds of A the row l % M and of B the column l % N, for the k (or the block) that l / M selects; every
-permutation of k that A and B share gives the same sum, so k is numbered as the registers hold it. D and C: register v of
-lane l is row 8 * (v / 4) + 4 * (l / 32) + v % 4 of column l % 32 (32x32), row 4 * (l / 16) + v of column l % 16 (16x16).
+permutation of k that A and B share gives the same sum, so k is numbered as the registers hold it. D and C: register
+v of lane l is row 8 * (v / 4) + 4 * (l / 32) + v % 4 of column l % 32 (32x32), row 4 * (l / 16) + v of column l % 16
+(16x16).
 
 Products and sums are made in float64 (exact for the 8-bit formats) and rounded once, with C, to float32. The hardware's
 order and inner rounding are not published: expect agreement within float32 tolerance, not to the bit.
@@ -35,7 +36,9 @@ F8F6F4_FORMATS = {0: ("fp8", 8), 1: ("bf8", 8), 2: ("fp6", 6), 3: ("bf6", 6), 4:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Describe one MFMA. ``a`` and ``b`` name element formats, ``passes`` of four clocks each, ``blocks`` products per wave."""
+    """Describe one MFMA. ``a`` and ``b`` name element formats, ``passes`` of four clocks each, ``blocks`` products
+    per wave.
+    """
 
     m: int
     n: int
@@ -73,13 +76,17 @@ class Shape:
         if self.is_f8f6f4 and min(cbsz, blgp) > 1:
             passes //= 2
         if not self.is_xdl:
-            return dict(read_wait=passes + 2, overlap_c_wait=passes, same_c_wait=2 if passes == 2 else 0, overwrite_c_wait=0)
+            return dict(
+                read_wait=passes + 2, overlap_c_wait=passes, same_c_wait=2 if passes == 2 else 0, overwrite_c_wait=0
+            )
         read = passes + 3 + (passes != 2)
         same = 2 if passes == 2 else 0
         return dict(read_wait=read, overlap_c_wait=passes + 1, same_c_wait=same, overwrite_c_wait=passes - 1)
 
 
-def _mfma(opcode: int, mnemonic: str, m: int, n: int, k: int, formats: str, passes: int, regs: int, **more: Any) -> None:
+def _mfma(
+    opcode: int, mnemonic: str, m: int, n: int, k: int, formats: str, passes: int, regs: int, **more: Any
+) -> None:
     a, _, b = formats.partition(" ")
     shape = Shape(m, n, k, more.pop("blocks", 1), a, b or a, passes, regs, **more)
     add(Entry("VOP3P", opcode, mnemonic, traits={"mfma": shape}))
@@ -123,7 +130,7 @@ for _n, _formats in enumerate(("bf8 bf8", "bf8 fp8", "fp8 bf8", "fp8 fp8")):
     _mfma(0x74 + _n, f"v_mfma_f32_32x32x16_{_suffix}", 32, 32, 16, _formats, 8, 2)
 
 
-# --- decoding of operands -------------------------------------------------------------------------------------------------
+# --- decoding of operands -------------------------------------------------------------------------------------------
 
 
 def _decode_words(words: np.ndarray, fmt: str) -> np.ndarray:
@@ -181,16 +188,22 @@ def build(program: Program, instruction: Instruction) -> Callable[[Convoy], None
     shape: Shape = instruction.traits["mfma"]
     fields = instruction.fields
     if not shape.is_modelled:
-        raise EmulatorFault(f"{instruction}: this matrix instruction is decoded but not modelled. Add its layout to emu/matrix.py.")
+        raise EmulatorFault(
+            f"{instruction}: this matrix instruction is decoded but not modelled. Add its layout to emu/matrix.py."
+        )
     a_format, b_format = shape.a, shape.b
     if shape.is_f8f6f4:
         names = [F8F6F4_FORMATS.get(fields[field], ("reserved", 8))[0] for field in ("cbsz", "blgp")]
         for name in names:
             if name not in ("fp8", "bf8"):
-                raise EmulatorFault(f"{instruction}: element format {name} is not modelled; fp8 and bf8 are. Add it to emu/matrix.py.")
+                raise EmulatorFault(
+                    f"{instruction}: element format {name} is not modelled; fp8 and bf8 are. Add it to emu/matrix.py."
+                )
         a_format, b_format = names
     elif fields.get("cbsz") or fields.get("abid") or fields["blgp"]:
-        raise EmulatorFault(f"{instruction}: cbsz, abid and blgp broadcasts are not modelled. Add them to emu/matrix.py.")
+        raise EmulatorFault(
+            f"{instruction}: cbsz, abid and blgp broadcasts are not modelled. Add them to emu/matrix.py."
+        )
     a, b, c = (instruction.src[name] for name in "abc")
     row_a, row_b, row_d = program.row(a), program.row(b), program.row(instruction.dst[0])
     order = _rows_of(shape)
@@ -227,8 +240,12 @@ def _accumulator(program: Program, c: Operand, shape: Shape) -> Callable[[Convoy
     return lambda m: np.asarray(raw(m)).view(dtype).astype(wide)
 
 
-def _scales(program: Program, instruction: Instruction, shape: Shape) -> list[Callable[[Convoy, np.ndarray], np.ndarray]]:
-    """Compile the block scales: lane l's byte is the exponent (bias 127) of row l % M and the l / M-th 32 values of k."""
+def _scales(
+    program: Program, instruction: Instruction, shape: Shape
+) -> list[Callable[[Convoy, np.ndarray], np.ndarray]]:
+    """Compile the block scales: lane l's byte is the exponent (bias 127) of row l % M and the l / M-th 32 values of
+    k.
+    """
     fields = instruction.fields
     out = []
     for n, (name, side) in enumerate((("scale_src0", shape.m), ("scale_src1", shape.n))):
@@ -240,8 +257,11 @@ def _scales(program: Program, instruction: Instruction, shape: Shape) -> list[Ca
 
 def _scale(raw: Callable[[Convoy], Any], shift: Any, side: int) -> Callable[[Convoy, np.ndarray], np.ndarray]:
     groups = 64 // side
-    # The operand holds, per lane group g, k = half * K/2 + 16 * g + j (half 0, 1; j 0..15) in this order: see k of each place.
-    k = np.concatenate([np.concatenate([h * 16 * groups + 16 * g + np.arange(16) for h in range(2)]) for g in range(groups)])
+    # The operand holds, per lane group g, k = half * K/2 + 16 * g + j (half 0, 1; j 0..15) in this order: see k of
+    # each place.
+    k = np.concatenate(
+        [np.concatenate([h * 16 * groups + 16 * g + np.arange(16) for h in range(2)]) for g in range(groups)]
+    )
 
     def apply(m: Convoy, values: np.ndarray) -> np.ndarray:
         exponents = np.broadcast_to(np.asarray(raw(m)), (m.n, 64)) >> shift & np.uint32(255)

@@ -16,9 +16,10 @@ U32 = np.uint32
 class Buffer:
     """Be one tensor (or argument block) as the kernel sees it.
 
-    ``address``: the device address of its first byte, any int that fits 64 bits; it may be made up. ``data``: the bytes, a
-    C-contiguous numpy uint8 array (shared, not copied: stores show up in it) or bytes-like. ``writable``: whether a store
-    is allowed. Raises ValueError when writable data cannot be written, TypeError when data is not one-dimensional uint8.
+    ``address``: the device address of its first byte, any int that fits 64 bits; it may be made up. ``data``: the
+    bytes, a C-contiguous numpy uint8 array (shared, not copied: stores show up in it) or bytes-like. ``writable``:
+    whether a store is allowed. Raises ValueError when writable data cannot be written, TypeError when data is not
+    one-dimensional uint8.
     """
 
     name: str
@@ -31,8 +32,8 @@ class Buffer:
         view = self.data if isinstance(self.data, np.ndarray) else np.frombuffer(self.data, np.uint8)
         if view.dtype != np.uint8 or view.ndim != 1 or not view.flags.c_contiguous:
             raise TypeError(
-                f"buffer {self.name!r}: expected a contiguous one-dimensional uint8 array, got {view.dtype} {view.shape}. "
-                "Pass array.reshape(-1).view(np.uint8)."
+                f"buffer {self.name!r}: expected a contiguous one-dimensional uint8 array, got {view.dtype} "
+                f"{view.shape}. Pass array.reshape(-1).view(np.uint8)."
             )
         if self.writable and not view.flags.writeable:
             raise ValueError(f"buffer {self.name!r} is writable, but its data is read-only. Pass a writable array.")
@@ -68,7 +69,9 @@ class Memory:
             return None
         return self.buffers[index]
 
-    def split(self, addresses: np.ndarray, size: int, writes: bool, complain: Complain) -> list[tuple[Buffer, Any, np.ndarray]]:
+    def split(
+        self, addresses: np.ndarray, size: int, writes: bool, complain: Complain
+    ) -> list[tuple[Buffer, Any, np.ndarray]]:
         """Sort lane addresses (uint64, one-dimensional) into buffers: (buffer, which lanes, byte offsets int64)."""
         low, high = int(addresses.min()), int(addresses.max())
         buffer = self.find(low)

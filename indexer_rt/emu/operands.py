@@ -49,7 +49,8 @@ SGPR_ROWS = 128
 AGPR_BIT, SGPR_BIT = 256, 512
 
 _SPECIAL_SINGLE = {
-    102: "flat_scratch_lo", 103: "flat_scratch_hi", 104: "xnack_mask_lo", 105: "xnack_mask_hi", 106: "vcc_lo", 107: "vcc_hi",
+    102: "flat_scratch_lo", 103: "flat_scratch_hi", 104: "xnack_mask_lo", 105: "xnack_mask_hi",
+    106: "vcc_lo", 107: "vcc_hi",
     124: "m0", 126: "exec_lo", 127: "exec_hi",
 }  # fmt: skip
 _SPECIAL_PAIR = {102: "flat_scratch", 104: "xnack_mask", 106: "vcc", 126: "exec"}
@@ -58,7 +59,8 @@ _APERTURES = {
     239: "src_pops_exiting_wave_id", 251: "src_vccz", 252: "src_execz", 253: "src_scc", 254: "src_lds_direct",
 }  # fmt: skip
 _FLOATS = {
-    240: (0.5, "0.5"), 241: (-0.5, "-0.5"), 242: (1.0, "1.0"), 243: (-1.0, "-1.0"), 244: (2.0, "2.0"), 245: (-2.0, "-2.0"),
+    240: (0.5, "0.5"), 241: (-0.5, "-0.5"), 242: (1.0, "1.0"), 243: (-1.0, "-1.0"), 244: (2.0, "2.0"),
+    245: (-2.0, "-2.0"),
     246: (4.0, "4.0"), 247: (-4.0, "-4.0"), 248: (0.15915494309189532, "0.15915494"),
 }  # fmt: skip
 
@@ -126,7 +128,11 @@ class Operand:
             text = f"|{text}|"
         if self.negate:
             # A bare minus before a constant would read as part of it.
-            return f"neg({text})" if self.kind in ("const", "literal") and not self.absolute and self.index not in _APERTURES else f"-{text}"
+            return (
+                f"neg({text})"
+                if self.kind in ("const", "literal") and not self.absolute and self.index not in _APERTURES
+                else f"-{text}"
+            )
         return text
 
     def plain(self) -> str:

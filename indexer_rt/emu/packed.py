@@ -136,7 +136,15 @@ def _word(program: Program, operand: Operand, n: int) -> Callable[[Convoy], Any]
     return lambda m: value
 
 
-def _packed(opcode: int, mnemonic: str, element: Type, count: int, body: Callable[..., Any], machine: bool = False, **traits: Any) -> None:
+def _packed(
+    opcode: int,
+    mnemonic: str,
+    element: Type,
+    count: int,
+    body: Callable[..., Any],
+    machine: bool = False,
+    **traits: Any,
+) -> None:
     type_ = (PK_F32 if element is F32 else PK_B32) if element.bits == 32 else U32
     params = tuple((name, type_) for name in "abc"[:count]) + ((("m", None),) if machine else ())
     add(Entry("VOP3P", opcode, mnemonic, (type_,), params, body, {"packed": "halves", "element": element, **traits}))
@@ -190,7 +198,9 @@ _packed(0x1C, "v_pk_maximum3_f16", F16, 3, _spread(floats.maximum))
 
 def _build_move(program: Program, instruction: Instruction) -> Callable[[Convoy], None]:
     """v_pk_mov_b32: the low result is op_sel's word of the first source, the high one that of the second."""
-    low, high = (_word(program, instruction.src[name], instruction.fields["op_sel"] >> n & 1) for n, name in enumerate("ab"))
+    low, high = (
+        _word(program, instruction.src[name], instruction.fields["op_sel"] >> n & 1) for n, name in enumerate("ab")
+    )
     row = program.row(instruction.dst[0])
 
     def run(m: Convoy) -> None:
@@ -202,9 +212,19 @@ def _build_move(program: Program, instruction: Instruction) -> Callable[[Convoy]
     return run
 
 
-add(Entry("VOP3P", 0x33, "v_pk_mov_b32", (PK_B32,), (("a", PK_B32), ("b", PK_B32)), None, {"packed": "move", "moves": True}))
+add(
+    Entry(
+        "VOP3P",
+        0x33,
+        "v_pk_mov_b32",
+        (PK_B32,),
+        (("a", PK_B32), ("b", PK_B32)),
+        None,
+        {"packed": "move", "moves": True},
+    )
+)
 
-# --- AGPR moves -----------------------------------------------------------------------------------------------------------
+# --- AGPR moves -----------------------------------------------------------------------------------------------------
 
 
 @vop3p(0x58, "v_accvgpr_read_b32", acc_src=True, moves=True)
@@ -217,7 +237,7 @@ def _(a: U32) -> U32:
     return a
 
 
-# --- mixed precision ------------------------------------------------------------------------------------------------------
+# --- mixed precision ------------------------------------------------------------------------------------------------
 
 
 def _build_mix(program: Program, instruction: Instruction) -> Callable[[Convoy], None]:
@@ -268,7 +288,7 @@ for _opcode, _name in ((0x20, "v_fma_mix_f32"), (0x21, "v_fma_mixlo_f16"), (0x22
     _params = tuple((name, U32) for name in "abc") + (() if _opcode == 0x20 else (("d", U32),))
     add(Entry("VOP3P", _opcode, _name, (U32,), _params, None, {"packed": "mix", "mix": True}))
 
-# --- dot products ---------------------------------------------------------------------------------------------------------
+# --- dot products ---------------------------------------------------------------------------------------------------
 
 
 def _integers(word: Any, bits: int, is_signed: bool) -> list[Any]:

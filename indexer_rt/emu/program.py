@@ -8,7 +8,20 @@ from typing import Any
 
 from ..code_object import Kernel
 from ..errors import EmulatorFault
-from . import checks, control, lds, matrix, packed, scalar, smem, vector, vector_compare, vector_float, vector_integer, vmem
+from . import (
+    checks,
+    control,
+    lds,
+    matrix,
+    packed,
+    scalar,
+    smem,
+    vector,
+    vector_compare,
+    vector_float,
+    vector_integer,
+    vmem,
+)
 from .convoy import Convoy
 from .instruction import Instruction, decode
 from .operands import Operand
@@ -23,6 +36,9 @@ class Step:
     effect: Callable[[Convoy], None] | None
 
 
+# Importing these fills the vector opcode tables.
+BODIES = (vector_compare, vector_float, vector_integer)
+
 _BUILDERS = {
     "SOP1": scalar.build, "SOP2": scalar.build, "SOPC": scalar.build, "SOPK": scalar.build, "SOPP": control.build,
     "SMEM": smem.build, "VOP1": vector.build, "VOP2": vector.build, "VOPC": vector.build, "VOP3": vector.build,
@@ -32,7 +48,9 @@ _BUILDERS = {
 
 
 class Program:
-    """Hold one kernel's steps by pc (bytes from the kernel's entry; a called function may lie elsewhere in the image)."""
+    """Hold one kernel's steps by pc (bytes from the kernel's entry; a called function may lie elsewhere in the
+    image).
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -54,7 +72,9 @@ class Program:
     def _make(self, pc: int) -> Step:
         offset = self.code_base + pc
         if not 0 <= offset < len(self.code):
-            raise EmulatorFault(f"{self.kernel.name}+{pc:#x}: the program counter left the code ({len(self.kernel.code)} bytes).")
+            raise EmulatorFault(
+                f"{self.kernel.name}+{pc:#x}: the program counter left the code ({len(self.kernel.code)} bytes)."
+            )
         try:
             instruction = decode(self.code, offset)
         except EmulatorFault as fault:

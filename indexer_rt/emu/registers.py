@@ -1,8 +1,8 @@
 """Compile operand access: functions that fetch an operand's array from a convoy and write results back.
 
-A fetcher takes the running convoy ``m`` and returns an array [waves, 64] (vector), [waves, 1] (a scalar seen by a vector
-instruction), [waves] (a scalar seen by a scalar one) or a numpy scalar (a constant). Views are returned where the waves
-are neighbours, so bodies must not write into their arguments.
+A fetcher takes the running convoy ``m`` and returns an array [waves, 64] (vector), [waves, 1] (a scalar seen by a
+vector instruction), [waves] (a scalar seen by a scalar one) or a numpy scalar (a constant). Views are returned where
+the waves are neighbours, so bodies must not write into their arguments.
 """
 
 from __future__ import annotations
@@ -185,7 +185,9 @@ def _fetch_plain(program: Program, operand: Operand) -> Fetch:
 
 def _fetch_mask(operand: Operand) -> Fetch:
     if operand.kind != "s":
-        value = np.unpackbits(np.array([operand.constant_bits()], U64).view(np.uint8), bitorder="little").view(bool)[None]
+        value = np.unpackbits(np.array([operand.constant_bits()], U64).view(np.uint8), bitorder="little").view(bool)[
+            None
+        ]
         return lambda m: value
     row = operand.index
     _check_scalar_range(operand)

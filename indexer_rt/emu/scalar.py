@@ -139,7 +139,17 @@ _BITWISE = {
 }  # fmt: skip
 for _stem, (_opcode, _body) in _BITWISE.items():
     for _n, _type in enumerate((U32, U64)):
-        add(Entry("SOP2", _opcode + _n, f"s_{_stem}_b{_type.bits}", (_type,), (("a", _type), ("b", _type)), _body, {"scc": "nonzero"}))
+        add(
+            Entry(
+                "SOP2",
+                _opcode + _n,
+                f"s_{_stem}_b{_type.bits}",
+                (_type,),
+                (("a", _type), ("b", _type)),
+                _body,
+                {"scc": "nonzero"},
+            )
+        )
 
 
 @sop2(0x1C, "s_lshl_b32", scc="nonzero")
@@ -450,7 +460,11 @@ def _build_exec(program: Program, instruction: Instruction) -> Callable[[Convoy]
 
 
 for _opcode, (_name, _body) in _EXEC_OPERATIONS.items():
-    add(Entry("SOP1", _opcode, _name, (U64,), (("a", U64),), _body, {"build": _build_exec, "reads_rows": (EXEC, EXEC + 1)}))
+    add(
+        Entry(
+            "SOP1", _opcode, _name, (U64,), (("a", U64),), _body, {"build": _build_exec, "reads_rows": (EXEC, EXEC + 1)}
+        )
+    )
 
 
 # --- jumps through registers ------------------------------------------------------------------------------------------
@@ -510,15 +524,30 @@ add(Entry("SOPK", 0x15, "s_call_b64", (U64,), (), None, {"build": _build_call, "
 
 # --- SOPC -------------------------------------------------------------------------------------------------------------
 
-_COMPARISONS = {"eq": np.equal, "lg": np.not_equal, "gt": np.greater, "ge": np.greater_equal, "lt": np.less, "le": np.less_equal}
+_COMPARISONS = {
+    "eq": np.equal,
+    "lg": np.not_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+}
 for _n, (_stem, _body) in enumerate(_COMPARISONS.items()):
     for _first, _type in ((0x0, I32), (0x6, U32)):
         _params = (("a", _type), ("b", _type))
         add(Entry("SOPC", _first + _n, f"s_cmp_{_stem}_{_type.name.lower()}", (), _params, _body, {"scc": "only"}))
         _params = (("d", _type), ("k" if _type is I32 else "ku", None))
-        add(Entry("SOPK", 0x2 + _first + _n, f"s_cmpk_{_stem}_{_type.name.lower()}", (), _params, _body, {"scc": "only"}))
+        add(
+            Entry(
+                "SOPK", 0x2 + _first + _n, f"s_cmpk_{_stem}_{_type.name.lower()}", (), _params, _body, {"scc": "only"}
+            )
+        )
 for _n, _stem in enumerate(("eq", "lg")):
-    add(Entry("SOPC", 0x12 + _n, f"s_cmp_{_stem}_u64", (), (("a", U64), ("b", U64)), _COMPARISONS[_stem], {"scc": "only"}))
+    add(
+        Entry(
+            "SOPC", 0x12 + _n, f"s_cmp_{_stem}_u64", (), (("a", U64), ("b", U64)), _COMPARISONS[_stem], {"scc": "only"}
+        )
+    )
 
 
 @operation("SOPC", 0x0C, "s_bitcmp0_b32", scc="only")
@@ -592,7 +621,9 @@ def _build_setreg(program: Program, instruction: Instruction) -> Callable[[Convo
             raise m.batch.machine.fault(m, f"{instruction} is not modelled; only HW_REG_MODE can be set")
         mode = (m.mode & ~field) | (value << offset & field)
         if mode & 0xF:
-            raise m.batch.machine.fault(m, f"{instruction} asks for a rounding mode other than to nearest even, which is not modelled")
+            raise m.batch.machine.fault(
+                m, f"{instruction} asks for a rounding mode other than to nearest even, which is not modelled"
+            )
         m.mode = mode
 
     def run(m: Convoy) -> Any:

@@ -22,7 +22,12 @@ for _n, _count in enumerate((1, 2, 4, 8, 16)):
     _suffix = "" if _count == 1 else f"x{_count}"
     add(Entry("SMEM", _n, f"s_load_dword{_suffix}", traits={"kind": "load", "count": _count}))
     add(Entry("SMEM", 8 + _n, f"s_buffer_load_dword{_suffix}", traits={"kind": "buffer_load", "count": _count}))
-for _opcode, _name in ((0x20, "s_dcache_inv"), (0x21, "s_dcache_wb"), (0x22, "s_dcache_inv_vol"), (0x23, "s_dcache_wb_vol")):
+for _opcode, _name in (
+    (0x20, "s_dcache_inv"),
+    (0x21, "s_dcache_wb"),
+    (0x22, "s_dcache_inv_vol"),
+    (0x23, "s_dcache_wb_vol"),
+):
     add(Entry("SMEM", _opcode, _name, traits={"kind": "cache", "count": 0}))
 for _opcode, _name in ((0x24, "s_memtime"), (0x25, "s_memrealtime")):
     add(Entry("SMEM", _opcode, _name, traits={"kind": "time", "count": 2}))
@@ -72,7 +77,9 @@ def _buffer_values(m: Convoy, resource: np.ndarray, offsets: np.ndarray, count: 
         if inside.any():
             where = np.nonzero(inside)[0]
             places = address[where] + (offsets[where] + 4 * n).view(u64)
-            values[where, n] = m.batch.machine.memory.load(places, 4, lambda i, text, w=where: complain(int(w[i]), text))[:, 0]
+            values[where, n] = m.batch.machine.memory.load(
+                places, 4, lambda i, text, w=where: complain(int(w[i]), text)
+            )[:, 0]
     return values
 
 

@@ -2,8 +2,8 @@
 
 A body's annotations *are* its operand types: ``def _(a: F32, b: F32) -> F32``. It sees arrays [waves, 64] ([waves] in
 scalar.py) and returns the same; operand fetch, modifiers, EXEC, literals and write-back are done once per format.
-Parameters with these names are not source operands: ``d`` is the old destination, ``carry`` the carry-in or select mask,
-``k`` the literal of a madmk/madak form, ``m`` the running convoy (mode bits, EXEC), ``i`` the instruction.
+Parameters with these names are not source operands: ``d`` is the old destination, ``carry`` the carry-in or select
+mask, ``k`` the literal of a madmk/madak form, ``m`` the running convoy (mode bits, EXEC), ``i`` the instruction.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def signature(body: Callable[..., Any]) -> tuple[tuple[Type, ...], tuple[tuple[s
     return (resolve(result),), params
 
 
-def operation(format_name: str, opcode: int, mnemonic: str, **traits: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def operation(
+    format_name: str, opcode: int, mnemonic: str, **traits: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated body under one format."""
 
     def register(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,12 +83,16 @@ def operation(format_name: str, opcode: int, mnemonic: str, **traits: Any) -> Ca
     return register
 
 
-def vop1(opcode: int, mnemonic: str, *, e64: bool = True, **traits: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def vop1(
+    opcode: int, mnemonic: str, *, e64: bool = True, **traits: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a VOP1 body and its VOP3 form (opcode + 0x140)."""
     return _vector(("VOP1", opcode), ("VOP3", 0x140 + opcode) if e64 else None, mnemonic, traits)
 
 
-def vop2(opcode: int, mnemonic: str, *, e64: bool = True, **traits: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def vop2(
+    opcode: int, mnemonic: str, *, e64: bool = True, **traits: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a VOP2 body and its VOP3 form (opcode + 0x100)."""
     return _vector(("VOP2", opcode), ("VOP3", 0x100 + opcode) if e64 else None, mnemonic, traits)
 

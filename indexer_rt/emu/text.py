@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from .instruction import Instruction
 
 _HWREGS = {
-    1: "HW_REG_MODE", 2: "HW_REG_STATUS", 3: "HW_REG_TRAPSTS", 4: "HW_REG_HW_ID", 5: "HW_REG_GPR_ALLOC", 6: "HW_REG_LDS_ALLOC",
-    7: "HW_REG_IB_STS", 15: "HW_REG_SH_MEM_BASES", 16: "HW_REG_TBA_LO", 17: "HW_REG_TBA_HI", 18: "HW_REG_TMA_LO", 19: "HW_REG_TMA_HI",
+    1: "HW_REG_MODE", 2: "HW_REG_STATUS", 3: "HW_REG_TRAPSTS", 4: "HW_REG_HW_ID", 5: "HW_REG_GPR_ALLOC",
+    6: "HW_REG_LDS_ALLOC",
+    7: "HW_REG_IB_STS", 15: "HW_REG_SH_MEM_BASES", 16: "HW_REG_TBA_LO", 17: "HW_REG_TBA_HI", 18: "HW_REG_TMA_LO",
+    19: "HW_REG_TMA_HI",
     20: "HW_REG_XCC_ID", 21: "HW_REG_SQ_PERF_SNAPSHOT_DATA", 22: "HW_REG_SQ_PERF_SNAPSHOT_DATA1",
     23: "HW_REG_SQ_PERF_SNAPSHOT_PC_LO", 24: "HW_REG_SQ_PERF_SNAPSHOT_PC_HI",
 }  # fmt: skip
@@ -73,8 +75,8 @@ def _sopp(instruction: Instruction) -> str:
     return f"{instruction.name} {simm16:#x}" if style == "hex" else f"{instruction.name} {simm16}"
 
 
-_SENDMSG = {1: "sendmsg(MSG_INTERRUPT)", 4: "sendmsg(MSG_SAVEWAVE)", 5: "sendmsg(MSG_STALL_WAVE_GEN)", 6: "sendmsg(MSG_HALT_WAVES)",
-            10: "sendmsg(MSG_GET_DOORBELL)"}  # fmt: skip
+_SENDMSG = {1: "sendmsg(MSG_INTERRUPT)", 4: "sendmsg(MSG_SAVEWAVE)", 5: "sendmsg(MSG_STALL_WAVE_GEN)", 6:
+"sendmsg(MSG_HALT_WAVES)", 10: "sendmsg(MSG_GET_DOORBELL)"}  # fmt: skip
 
 
 def _smem(instruction: Instruction) -> str:
@@ -119,7 +121,9 @@ def _vector(instruction: Instruction) -> str:
         out += _dpp(extra)
     elif instruction.variant == "sdwa":
         sources = len([n for n in instruction.src if n not in ("d", "carry", "k")])
-        out += (" clamp" if extra["clamp"] and not is_compare else "") + (_OMOD[extra["omod"]] if not is_compare else "")
+        out += (" clamp" if extra["clamp"] and not is_compare else "") + (
+            _OMOD[extra["omod"]] if not is_compare else ""
+        )
         if not is_compare and not traits.get("no_dst_sel"):
             out += f" dst_sel:{_SDWA_SELECT[extra['dst_sel']]} dst_unused:{_SDWA_UNUSED[extra['dst_unused']]}"
         out += "".join(f" src{n}_sel:{_SDWA_SELECT[extra[f'src{n}_sel']]}" for n in range(sources))
@@ -127,7 +131,11 @@ def _vector(instruction: Instruction) -> str:
 
 
 def _destinations(instruction: Instruction) -> list[str]:
-    shown = [o for o in instruction.dst if not (instruction.traits.get("writes_exec") and o.index == 126 and o is instruction.dst[-1])]
+    shown = [
+        o
+        for o in instruction.dst
+        if not (instruction.traits.get("writes_exec") and o.index == 126 and o is instruction.dst[-1])
+    ]
     if instruction.traits.get("swap"):
         shown = shown[:1]
     return [str(o) for o in shown]
@@ -154,7 +162,9 @@ def _vop3(instruction: Instruction) -> str:
     fields, traits = instruction.fields, instruction.traits
     name = instruction.name + ("_e64" if traits.get("suffixed") else "")
     operands = _destinations(instruction)
-    shown = [(n, o) for n, o in instruction.src.items() if n != "d" and not (n == "carry" and traits.get("implicit_vcc"))]
+    shown = [
+        (n, o) for n, o in instruction.src.items() if n != "d" and not (n == "carry" and traits.get("implicit_vcc"))
+    ]
     operands += [str(o) for _, o in shown]
     out = f"{name} {', '.join(operands)}" if operands else name
     if traits.get("permlane"):
@@ -216,7 +226,9 @@ def _mfma(instruction: Instruction) -> str:
         out += _list("op_sel_hi", fields["scale_op_sel_hi"], 3)
     for field in ("cbsz", "abid", "blgp"):
         if fields.get(field):
-            out += _list("neg", fields[field], 3) if shape.is_double and field == "blgp" else f" {field}:{fields[field]}"
+            out += (
+                _list("neg", fields[field], 3) if shape.is_double and field == "blgp" else f" {field}:{fields[field]}"
+            )
     return f"{name} {', '.join(operands)}{out}"
 
 
@@ -245,7 +257,11 @@ def _mubuf(instruction: Instruction) -> str:
     fields, traits = instruction.fields, instruction.traits
     if traits["kind"] == "cache":
         return instruction.name + _cache_policy(fields)
-    operands = [str(instruction.src["addr"]) if "addr" in instruction.src else "off", str(instruction.src["rsrc"]), str(instruction.src["soffset"])]
+    operands = [
+        str(instruction.src["addr"]) if "addr" in instruction.src else "off",
+        str(instruction.src["rsrc"]),
+        str(instruction.src["soffset"]),
+    ]
     if not fields["lds"]:
         data: Operand = instruction.src["data"] if "data" in instruction.src else instruction.dst[0]
         operands.insert(0, str(data))

@@ -101,7 +101,9 @@ def _result(program: Program, instruction: Instruction, operand: Operand) -> Cal
 
 
 def _high_destination(instruction: Instruction) -> bool:
-    return bool(instruction.entry.format == "VOP3" and instruction.traits.get("op_sel") and instruction.fields["op_sel"] >> 3)
+    return bool(
+        instruction.entry.format == "VOP3" and instruction.traits.get("op_sel") and instruction.fields["op_sel"] >> 3
+    )
 
 
 def _half_result(program: Program, operand: Operand, high: bool) -> Callable[[Convoy, Any, Any], None]:
@@ -121,7 +123,13 @@ def _modified(
     instruction: Instruction, operand: Operand, write: Callable[[Convoy, Any, Any], None]
 ) -> Callable[[Convoy, Any, Any], None]:
     """Apply the output modifiers omod and clamp before a write."""
-    fields = instruction.extra if instruction.variant == "sdwa" else instruction.fields if instruction.entry.format == "VOP3" else {}
+    fields = (
+        instruction.extra
+        if instruction.variant == "sdwa"
+        else instruction.fields
+        if instruction.entry.format == "VOP3"
+        else {}
+    )
     clamp = fields.get("clamp", 0)
     omod = fields.get("omod", 0) if instruction.traits.get("omod", True) else 0
     if not (clamp or omod):
@@ -130,7 +138,9 @@ def _modified(
     if not type_.is_float and type_.name != "PK_F32":
         if "clamped" in instruction.traits:
             return write
-        raise EmulatorFault(f"{instruction}: clamp on this integer instruction is not modelled. Add it to its body in emu/.")
+        raise EmulatorFault(
+            f"{instruction}: clamp on this integer instruction is not modelled. Add it to its body in emu/."
+        )
 
     def write_modified(m: Convoy, value: Any, mask: Any) -> None:
         if omod:
@@ -152,7 +162,9 @@ def clamp01(m: Convoy, value: Any, dtype: np.dtype) -> Any:
 # --- DPP --------------------------------------------------------------------------------------------------------------
 
 
-def _build_dpp(program: Program, instruction: Instruction, fetches: list[Callable[[Convoy], Any]]) -> Callable[[Convoy], None]:
+def _build_dpp(
+    program: Program, instruction: Instruction, fetches: list[Callable[[Convoy], Any]]
+) -> Callable[[Convoy], None]:
     extra, body = instruction.extra, instruction.entry.body
     source, in_range = lanes.dpp(extra["ctrl"])
     enabled = lanes.dpp_enabled(extra["row_mask"], extra["bank_mask"])
@@ -224,4 +236,3 @@ def _sdwa_result(program: Program, instruction: Instruction, operand: Operand) -
         put(m, row, placed, mask)
 
     return write
-

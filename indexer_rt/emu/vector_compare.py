@@ -70,7 +70,17 @@ def _class_row(opcode: int, type_: Type) -> None:
         for format_name in ("VOPC", "VOP3"):
             row_traits = {"base": "VOPC", "suffixed": True, "omod": False, "raw": True, **traits}
             params = (("a", type_), ("b", U32))
-            add(Entry(format_name, opcode + offset, f"{prefix}_class_{type_.name.lower()}", (MASK,), params, _float_class, row_traits))
+            add(
+                Entry(
+                    format_name,
+                    opcode + offset,
+                    f"{prefix}_class_{type_.name.lower()}",
+                    (MASK,),
+                    params,
+                    _float_class,
+                    row_traits,
+                )
+            )
 
 
 for _opcode, _type in ((0x10, F32), (0x12, F64), (0x14, F16)):

@@ -17,7 +17,7 @@ from .table import Entry, add, vop1, vop2, vop3
 
 f16, f32, f64, i32, u8, u16, u32 = np.float16, np.float32, np.float64, np.int32, np.uint8, np.uint16, np.uint32
 
-# --- add, multiply, fused -----------------------------------------------------------------------------------------------
+# --- add, multiply, fused -------------------------------------------------------------------------------------------
 
 
 @vop2(0x01, "v_add_f32")
@@ -140,7 +140,7 @@ def _(a: F16, b: F16, c: F16) -> F16:
     return fma16(a, b, c)
 
 
-# --- minimum, maximum, median -------------------------------------------------------------------------------------------
+# --- minimum, maximum, median ---------------------------------------------------------------------------------------
 
 for _float, _opcodes in ((F32, (0x0B, 0x0A)), (F16, (0x2D, 0x2E))):
     for _opcode, _stem, _body in zip(_opcodes, ("max", "min"), (maximum, minimum), strict=True):
@@ -150,7 +150,17 @@ for _float, _opcodes in ((F32, (0x0B, 0x0A)), (F16, (0x2D, 0x2E))):
 
         for _format, _code in (("VOP2", _opcode), ("VOP3", 0x100 + _opcode)):
             _params = (("a", _float), ("b", _float), ("m", None))
-            add(Entry(_format, _code, f"v_{_stem}_{_float.name.lower()}", (_float,), _params, _, {"base": "VOP2", "suffixed": True}))
+            add(
+                Entry(
+                    _format,
+                    _code,
+                    f"v_{_stem}_{_float.name.lower()}",
+                    (_float,),
+                    _params,
+                    _,
+                    {"base": "VOP2", "suffixed": True},
+                )
+            )
 
 
 @vop3(0x283, "v_max_f64")
@@ -166,7 +176,9 @@ def _(a: F64, b: F64, m: None) -> F64:
 def _median(a: Any, b: Any, c: Any, m: Any) -> Any:
     """v_med3: with a NaN among the sources it is the minimum of the three, as min3 gives it."""
     largest = maximum(maximum(a, b, False), c, False)
-    middle = np.where(largest == a, maximum(b, c, False), np.where(largest == b, maximum(a, c, False), maximum(a, b, False)))
+    middle = np.where(
+        largest == a, maximum(b, c, False), np.where(largest == b, maximum(a, c, False), maximum(a, b, False))
+    )
     nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
     return np.where(nan, minimum(minimum(a, b, m.ieee), c, m.ieee), middle)
 
@@ -184,7 +196,17 @@ for _opcode, _name, _float, _body in (
     (0x1F4, "v_min3_f16", F16, _min3), (0x1F7, "v_max3_f16", F16, _max3), (0x1FA, "v_med3_f16", F16, _median),
 ):  # fmt: skip
     _traits = {"op_sel": True} if _float is F16 else {}
-    add(Entry("VOP3", _opcode, _name, (_float,), (("a", _float), ("b", _float), ("c", _float), ("m", None)), _body, _traits))
+    add(
+        Entry(
+            "VOP3",
+            _opcode,
+            _name,
+            (_float,),
+            (("a", _float), ("b", _float), ("c", _float), ("m", None)),
+            _body,
+            _traits,
+        )
+    )
 
 # IEEE-2019 minimum and maximum: a NaN wins.
 
@@ -205,7 +227,7 @@ def _spread_nan(result: Any, *sources: Any) -> Any:
     return result
 
 
-# --- rounding and parts of a float --------------------------------------------------------------------------------------
+# --- rounding and parts of a float ----------------------------------------------------------------------------------
 
 
 def _fract(a: Any) -> Any:
@@ -231,7 +253,17 @@ for _float, _opcodes in (
     for _stem, _opcode in _opcodes.items():
         for _format, _code in (("VOP1", _opcode), ("VOP3", 0x140 + _opcode)):
             _traits = {"base": "VOP1", "suffixed": True}
-            add(Entry(_format, _code, f"v_{_stem}_{_float.name.lower()}", (_float,), (("a", _float),), _ROUNDINGS[_stem], _traits))
+            add(
+                Entry(
+                    _format,
+                    _code,
+                    f"v_{_stem}_{_float.name.lower()}",
+                    (_float,),
+                    (("a", _float),),
+                    _ROUNDINGS[_stem],
+                    _traits,
+                )
+            )
 
 
 @vop1(0x33, "v_frexp_exp_i32_f32")
@@ -286,7 +318,7 @@ def _(a: F16, b: I16) -> F16:
     return np.ldexp(np.asarray(a).astype(f32), np.asarray(b).astype(i32)).astype(f16)
 
 
-# --- approximate functions ----------------------------------------------------------------------------------------------
+# --- approximate functions ------------------------------------------------------------------------------------------
 
 
 def _rcp(a: Any) -> Any:
@@ -307,8 +339,8 @@ _FUNCTIONS = {
     "sin": _cycles(np.sin), "cos": _cycles(np.cos), "exp_legacy": np.exp2, "log_legacy": np.log2,
 }  # fmt: skip
 for _float, _opcodes in (
-    (F32, {"exp": 0x20, "log": 0x21, "rcp": 0x22, "rcp_iflag": 0x23, "rsq": 0x24, "sqrt": 0x27, "sin": 0x29, "cos": 0x2A,
-           "exp_legacy": 0x4B, "log_legacy": 0x4C}),
+    (F32, {"exp": 0x20, "log": 0x21, "rcp": 0x22, "rcp_iflag": 0x23, "rsq": 0x24, "sqrt": 0x27, "sin": 0x29, "cos":
+    0x2A, "exp_legacy": 0x4B, "log_legacy": 0x4C}),
     (F64, {"rcp": 0x25, "rsq": 0x26, "sqrt": 0x28}),
     (F16, {"rcp": 0x3D, "sqrt": 0x3E, "rsq": 0x3F, "log": 0x40, "exp": 0x41, "sin": 0x49, "cos": 0x4A}),
 ):  # fmt: skip
@@ -321,7 +353,7 @@ for _float, _opcodes in (
             _traits = {"base": "VOP1", "suffixed": True}
             add(Entry(_format, _code, f"v_{_stem}_{_float.name.lower()}", (_float,), (("a", _float),), _, _traits))
 
-# --- conversions --------------------------------------------------------------------------------------------------------
+# --- conversions ----------------------------------------------------------------------------------------------------
 
 
 @vop1(0x05, "v_cvt_f32_i32")
@@ -402,8 +434,8 @@ def _(a: U32) -> F64:
 
 for _n in range(4):
 
-    def _(a: Any, _shift: Any = u32(8 * _n)) -> Any:
-        return (a >> _shift & u32(255)).astype(f32)
+    def _(a: Any, _shift: int = 8 * _n) -> Any:
+        return (a >> u32(_shift) & u32(255)).astype(f32)
 
     for _format, _code in (("VOP1", 0x11 + _n), ("VOP3", 0x151 + _n)):
         add(Entry(_format, _code, f"v_cvt_f32_ubyte{_n}", (F32,), (("a", U32),), _, {"base": "VOP1", "suffixed": True}))
@@ -540,7 +572,7 @@ def _(a: F32, b: U32, c: U32) -> U32:
     return (c & ~(u32(255) << shift)) | byte << shift
 
 
-# --- division helpers -----------------------------------------------------------------------------------------------------
+# --- division helpers -----------------------------------------------------------------------------------------------
 
 
 def _exponent_bits(a: Any) -> Any:
@@ -571,7 +603,10 @@ def _div_scale(s0: Any, s1: Any, s2: Any, is_double: bool) -> Any:
         (numerator - denominator >= far, lambda: (np.where(is_den, np.ldexp(s0, power), s0), np.ones(shape, bool))),
         (is_subnormal_den, lambda: (np.ldexp(s0, power), vcc)),
         # NOTE: the denominator is huge here, so it is scaled down; v_div_fmas then scales the quotient down as well.
-        (inverse_subnormal & quotient_subnormal, lambda: (np.where(is_den, np.ldexp(s0, -power), s0), np.ones(shape, bool))),
+        (
+            inverse_subnormal & quotient_subnormal,
+            lambda: (np.where(is_den, np.ldexp(s0, -power), s0), np.ones(shape, bool)),
+        ),
         (inverse_subnormal, lambda: (np.ldexp(s0, -power), vcc)),
         (quotient_subnormal, lambda: (np.where(is_num, np.ldexp(s0, power), s0), np.ones(shape, bool))),
         (numerator <= near, lambda: (np.ldexp(s0, power), vcc)),

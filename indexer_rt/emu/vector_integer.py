@@ -24,7 +24,7 @@ def uwide(a: Any) -> Any:
     return np.asarray(a).astype(u64)
 
 
-# --- moves --------------------------------------------------------------------------------------------------------------
+# --- moves ----------------------------------------------------------------------------------------------------------
 
 
 @vop1(0x01, "v_mov_b32", moves=True)
@@ -83,7 +83,7 @@ def _(a: U32, b: U32, d: U32) -> U32:
     return np.where(lanes.LANES == (b & u32(63)), a, d)
 
 
-# --- lane exchange --------------------------------------------------------------------------------------------------------
+# --- lane exchange --------------------------------------------------------------------------------------------------
 
 
 @vop1(0x59, "v_permlane16_swap_b32", swap=True, permlane=True)
@@ -106,11 +106,13 @@ def _permlane_swap(d: Any, a: Any, m: Any, i: Any, row: int) -> Any:
         odd = (m.mask != partner).any(axis=1)
         if odd.any():
             wave = int(m.waves[np.argmax(odd)])
-            raise m.batch.machine.fault(m, "swaps with lanes that EXEC disables; what the hardware does then is not published", wave)
+            raise m.batch.machine.fault(
+                m, "swaps with lanes that EXEC disables; what the hardware does then is not published", wave
+            )
     return lanes.swap_rows(np.asarray(d), np.asarray(a), row)
 
 
-# --- 32-bit arithmetic ----------------------------------------------------------------------------------------------------
+# --- 32-bit arithmetic ----------------------------------------------------------------------------------------------
 
 
 def _saturated(i: Any, exact: Any, dtype: Any) -> Any:
@@ -279,14 +281,24 @@ _THREE = {
 for _first, _stem in ((0x1D0, "min3"), (0x1D3, "max3"), (0x1D6, "med3")):
     for _n, _type in ((1, I32), (2, U32)):
         _params = (("a", _type), ("b", _type), ("c", _type))
-        add(Entry("VOP3", _first + _n, f"v_{_stem}_{_type.name.lower()}", (_type,), _params, _THREE[_stem], {"omod": False}))
+        add(
+            Entry(
+                "VOP3",
+                _first + _n,
+                f"v_{_stem}_{_type.name.lower()}",
+                (_type,),
+                _params,
+                _THREE[_stem],
+                {"omod": False},
+            )
+        )
 for _first, _stem in ((0x1F4, "min3"), (0x1F7, "max3"), (0x1FA, "med3")):
     for _n, _type in ((1, I16), (2, U16)):
         _params = (("a", _type), ("b", _type), ("c", _type))
         _traits = {"omod": False, "op_sel": True}
         add(Entry("VOP3", _first + _n, f"v_{_stem}_{_type.name.lower()}", (_type,), _params, _THREE[_stem], _traits))
 
-# --- bits -----------------------------------------------------------------------------------------------------------------
+# --- bits -----------------------------------------------------------------------------------------------------------
 
 
 @vop2(0x10, "v_lshrrev_b32")
@@ -366,7 +378,9 @@ def _(a: I32) -> I32:
 
 def _field(a: Any, offset: Any, width: Any, is_signed: bool) -> Any:
     offset, width = offset & u32(31), width & u32(31)
-    shifted = uwide(a) >> uwide(offset) if not is_signed else uwide(wide(np.asarray(a).view(i32)).view(u64) >> uwide(offset))
+    shifted = (
+        uwide(a) >> uwide(offset) if not is_signed else uwide(wide(np.asarray(a).view(i32)).view(u64) >> uwide(offset))
+    )
     if not is_signed:
         return (shifted & ((u64(1) << uwide(width)) - u64(1))).astype(u32)
     top = uwide(u32(64) - width) % u64(64)
@@ -492,7 +506,7 @@ def _(a: U32, b: U32) -> U32:
     return np.bitwise_count(a & (_BELOW >> u64(32)).astype(u32)).astype(u32) + b
 
 
-# --- 16-bit ---------------------------------------------------------------------------------------------------------------
+# --- 16-bit ---------------------------------------------------------------------------------------------------------
 
 
 @vop2(0x26, "v_add_u16", clamped=True)
@@ -541,8 +555,8 @@ def _(a: U16, b: I16) -> I16:
 
 
 for _opcode, _name, _type, _traits in (
-    (0x204, "v_mad_u16", U16, {"op_sel": True, "preserves_high": True}), (0x205, "v_mad_i16", I16, {"op_sel": True, "preserves_high": True}),
-    (0x1EB, "v_mad_legacy_u16", U16, {}), (0x1EC, "v_mad_legacy_i16", I16, {}),
+    (0x204, "v_mad_u16", U16, {"op_sel": True, "preserves_high": True}), (0x205, "v_mad_i16", I16, {"op_sel": True,
+    "preserves_high": True}), (0x1EB, "v_mad_legacy_u16", U16, {}), (0x1EC, "v_mad_legacy_i16", I16, {}),
 ):  # fmt: skip
 
     def _(a: Any, b: Any, c: Any, i: Any, _dtype: Any = _type.dtype.type) -> Any:
@@ -594,7 +608,7 @@ for _opcode, _name, _low, _high in ((0x265, "v_ashr_pk_i8_i32", -128, 127), (0x2
     add(Entry("VOP3", _opcode, _name, (U16,), (("a", I32), ("b", I32), ("c", U32)), _, {"omod": False, "op_sel": True}))
 
 
-# --- sums of absolute differences -------------------------------------------------------------------------------------------
+# --- sums of absolute differences -----------------------------------------------------------------------------------
 
 
 def _bytes(a: Any) -> list[Any]:
@@ -648,7 +662,17 @@ def _vop2_dot(opcode: int, name: str, bits: int) -> None:
         return total
 
     for format_name, code in (("VOP2", opcode), ("VOP3", 0x100 + opcode)):
-        add(Entry(format_name, code, name, (I32,), (("a", U32), ("b", U32), ("d", I32)), body, {"base": "VOP2", "suffixed": True, "is_dot": True}))
+        add(
+            Entry(
+                format_name,
+                code,
+                name,
+                (I32,),
+                (("a", U32), ("b", U32), ("d", I32)),
+                body,
+                {"base": "VOP2", "suffixed": True, "is_dot": True},
+            )
+        )
 
 
 _vop2_dot(0x38, "v_dot2c_i32_i16", 16)

@@ -27,9 +27,12 @@ u16, u32, u64, i64 = np.uint16, np.uint32, np.uint64, np.int64
 
 # opcode -> (suffix, bytes per lane, sign-extend from bits or 0, half written or None): the same for all three formats.
 LOADS = {
-    0x10: ("ubyte", 1, 0, None), 0x11: ("sbyte", 1, 8, None), 0x12: ("ushort", 2, 0, None), 0x13: ("sshort", 2, 16, None),
-    0x14: ("dword", 4, 0, None), 0x15: ("dwordx2", 8, 0, None), 0x16: ("dwordx3", 12, 0, None), 0x17: ("dwordx4", 16, 0, None),
-    0x20: ("ubyte_d16", 1, 0, 0), 0x21: ("ubyte_d16_hi", 1, 0, 1), 0x22: ("sbyte_d16", 1, 8, 0), 0x23: ("sbyte_d16_hi", 1, 8, 1),
+    0x10: ("ubyte", 1, 0, None), 0x11: ("sbyte", 1, 8, None), 0x12: ("ushort", 2, 0, None),
+    0x13: ("sshort", 2, 16, None),
+    0x14: ("dword", 4, 0, None), 0x15: ("dwordx2", 8, 0, None), 0x16: ("dwordx3", 12, 0, None),
+    0x17: ("dwordx4", 16, 0, None),
+    0x20: ("ubyte_d16", 1, 0, 0), 0x21: ("ubyte_d16_hi", 1, 0, 1), 0x22: ("sbyte_d16", 1, 8, 0),
+    0x23: ("sbyte_d16_hi", 1, 8, 1),
     0x24: ("short_d16", 2, 0, 0), 0x25: ("short_d16_hi", 2, 0, 1),
 }  # fmt: skip
 # opcode -> (suffix, bytes per lane, right shift of the data)
@@ -39,7 +42,8 @@ STORES = {
 }  # fmt: skip
 # opcode -> (suffix, bytes per lane, sign-extend from bits)
 LDS_LOADS = {
-    0x26: ("ubyte", 1, 0), 0x27: ("sbyte", 1, 8), 0x28: ("ushort", 2, 0), 0x29: ("sshort", 2, 16), 0x2A: ("dword", 4, 0),
+    0x26: ("ubyte", 1, 0), 0x27: ("sbyte", 1, 8), 0x28: ("ushort", 2, 0), 0x29: ("sshort", 2, 16),
+    0x2A: ("dword", 4, 0),
     0x7D: ("dwordx4", 16, 0), 0x7E: ("dwordx3", 12, 0),
 }  # fmt: skip
 # opcode -> (suffix, operation, bits)
@@ -55,7 +59,14 @@ ATOMICS |= {
 def _register() -> None:
     for format_name, prefix in (("FLAT", "flat"), ("GLOBAL", "global"), ("SCRATCH", "scratch"), ("MUBUF", "buffer")):
         for opcode, (suffix, size, sign, half) in LOADS.items():
-            traits = {"kind": "load", "size": size, "sign": sign, "dst_regs": max(1, size // 4), "d16": half is not None, "half": half}
+            traits = {
+                "kind": "load",
+                "size": size,
+                "sign": sign,
+                "dst_regs": max(1, size // 4),
+                "d16": half is not None,
+                "half": half,
+            }
             add(Entry(format_name, opcode, f"{prefix}_load_{suffix}", traits=traits))
         for opcode, (suffix, size, shift) in STORES.items():
             traits = {"kind": "store", "size": size, "shift": shift, "data_regs": max(1, size // 4)}
@@ -68,7 +79,11 @@ def _register() -> None:
                       "data_regs": 2 * regs if operation == "cmpswap" else regs}  # fmt: skip
             add(Entry(format_name, opcode, f"{prefix}_atomic_{suffix}", traits=traits))
     for opcode, (suffix, size, sign) in LDS_LOADS.items():
-        add(Entry("GLOBAL", opcode, f"global_load_lds_{suffix}", traits={"kind": "load_lds", "size": size, "sign": sign}))
+        add(
+            Entry(
+                "GLOBAL", opcode, f"global_load_lds_{suffix}", traits={"kind": "load_lds", "size": size, "sign": sign}
+            )
+        )
     for opcode, name in ((0x28, "buffer_wbl2"), (0x29, "buffer_inv")):
         add(Entry("MUBUF", opcode, name, traits={"kind": "cache"}))
 
@@ -103,7 +118,7 @@ def _scratch(instruction: Instruction) -> Callable[[Convoy], Any]:
     return run
 
 
-# --- addresses ------------------------------------------------------------------------------------------------------------
+# --- addresses ------------------------------------------------------------------------------------------------------
 
 # A function of the convoy that returns (addresses uint64 [waves, 64], lanes that access memory: bool or None for all,
 # lanes whose access is out of a resource's range: bool or None).
@@ -142,7 +157,9 @@ def _buffer_places(program: Program, instruction: Instruction) -> Places:
         v = resource(m)
         stride = (v[1] >> u32(16) & u32(0x3FFF)).astype(u64)[:, None]
         if (v[1] >> u32(31)).any() or (v[3] >> u32(23) & u32(1)).any():
-            raise m.batch.machine.fault(m, f"uses a swizzled or thread-id buffer, which is not modelled ({instruction})")
+            raise m.batch.machine.fault(
+                m, f"uses a swizzled or thread-id buffer, which is not modelled ({instruction})"
+            )
         base = join64(v[0], v[1] & u32(0xFFFF))[:, None]
         records = v[2].astype(u64)[:, None]
         index = words[0](m).astype(u64) if has_index else u64(0)
@@ -165,7 +182,9 @@ def _buffer_places(program: Program, instruction: Instruction) -> Places:
     return places
 
 
-def _flatten(m: Convoy, addresses: np.ndarray, active: np.ndarray | None) -> tuple[np.ndarray, Callable[[int, str], Exception]]:
+def _flatten(
+    m: Convoy, addresses: np.ndarray, active: np.ndarray | None
+) -> tuple[np.ndarray, Callable[[int, str], Exception]]:
     """Return the active addresses, one-dimensional, and a way to name the wave and lane of one of them."""
     flat = np.ascontiguousarray(addresses).reshape(-1) if active is None else addresses[active]
 
@@ -185,7 +204,10 @@ def _check_flat(m: Convoy, instruction: Instruction, flat: np.ndarray, complain:
     for base, name in ((SHARED_BASE, "LDS"), (PRIVATE_BASE, "scratch")):
         hits = top == u64(base >> 32)
         if hits.any():
-            raise complain(int(np.argmax(hits)), f"a flat access into the {name} aperture, which is not modelled; use the address space's own instructions")
+            raise complain(
+                int(np.argmax(hits)),
+                f"a flat access into the {name} aperture, which is not modelled",
+            )
 
 
 def _extend(values: np.ndarray, sign: int) -> np.ndarray:
@@ -195,7 +217,7 @@ def _extend(values: np.ndarray, sign: int) -> np.ndarray:
     return ((values.view(np.int32) << shift) >> shift).view(u32)
 
 
-# --- loads, stores, atomics -----------------------------------------------------------------------------------------------
+# --- loads, stores, atomics -----------------------------------------------------------------------------------------
 
 
 def _load(program: Program, instruction: Instruction, places: Places) -> Callable[[Convoy], Any]:
@@ -226,7 +248,9 @@ def _load(program: Program, instruction: Instruction, places: Places) -> Callabl
             word = spread[..., n]
             if half is not None:
                 held = m.V[row, m.sel]
-                word = (held & u32(0xFFFF)) | word << u32(16) if half else (held & u32(0xFFFF0000)) | (word & u32(0xFFFF))
+                word = (
+                    (held & u32(0xFFFF)) | word << u32(16) if half else (held & u32(0xFFFF0000)) | (word & u32(0xFFFF))
+                )
             put(m, row + n, word, mask)
 
     return run
@@ -262,7 +286,10 @@ def _atomic(program: Program, instruction: Instruction, places: Places) -> Calla
     words = bits // 32
 
     def value(m: Convoy, active: np.ndarray | None, first: int) -> np.ndarray:
-        parts = [np.ascontiguousarray(m.V[first + n, m.sel]).reshape(-1) if active is None else m.V[first + n, m.sel][active] for n in range(words)]
+        parts = [
+            np.ascontiguousarray(m.V[first + n, m.sel]).reshape(-1) if active is None else m.V[first + n, m.sel][active]
+            for n in range(words)
+        ]
         return parts[0] if words == 1 else join64(*parts)
 
     def run(m: Convoy) -> None:
@@ -278,7 +305,9 @@ def _atomic(program: Program, instruction: Instruction, places: Places) -> Calla
         compare = value(m, active, row + words) if operation == "cmpswap" else None
         old = np.empty(len(flat), f"u{size}")
         for buffer, where, offsets in m.batch.machine.memory.split(flat, size, True, complain):
-            old[where] = atomics.apply(buffer.bytes, offsets, values[where], operation, bits, None if compare is None else compare[where])
+            old[where] = atomics.apply(
+                buffer.bytes, offsets, values[where], operation, bits, None if compare is None else compare[where]
+            )
         if returns is None:
             return
         spread = np.zeros((m.n, 64), old.dtype)
@@ -309,4 +338,3 @@ def _load_lds(instruction: Instruction, places: Places) -> Callable[[Convoy], An
             m.batch.lds_memory.store(m, targets, values, step, chosen, pending=instruction)
 
     return run
-
