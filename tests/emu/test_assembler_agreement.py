@@ -35,6 +35,7 @@ def read_corpus() -> dict[str, list[str]]:
 
 
 SECTIONS = read_corpus()
+REFUSED = SECTIONS.pop("REFUSED")
 
 
 def mnemonic(line: str) -> str:
@@ -46,7 +47,7 @@ def mnemonic(line: str) -> str:
 @pytest.fixture(scope="module")
 def encoded() -> dict[str, bytes]:
     """Return every corpus line's bytes."""
-    lines = [line for section in SECTIONS.values() for line in section]
+    lines = [line for section in (*SECTIONS.values(), REFUSED) for line in section]
     text = "\n".join(f"at_{n}:\n{line}" for n, line in enumerate(lines))
     elf = ELFFile(io.BytesIO(assemble(f".text\n{text}\nat_{len(lines)}:\n")))
     code = elf.get_section_by_name(".text").data()
@@ -93,6 +94,13 @@ def test_instructions_without_an_entry_are_refused(encoded: dict[str, bytes], se
             if word not in str(fault):
                 accepted.append(f"{line}: the fault does not show {word}: {fault}")
     assert accepted == []
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_forms_that_are_not_modelled_are_refused(encoded: dict[str, bytes], line: str) -> None:
+    assert mnemonic(line) in MNEMONICS
+    with pytest.raises(EmulatorFault, match=f"{mnemonic(line)}.*{int.from_bytes(encoded[line][:4], 'little'):08x}"):
+        decode(encoded[line])
 
 
 def test_every_table_entry_is_in_the_corpus(encoded: dict[str, bytes]) -> None:

@@ -1,7 +1,7 @@
 """Check what several waves and workgroups see: identifiers, barriers, shared LDS, diverging loops, partial waves.
 
-Sources: "AMD Instinct CDNA3 ISA" reference guide, chapter "Program organization"; LLVM's "User Guide for AMDGPU Backend",
-section "Initial kernel execution state".
+Sources: "AMD Instinct CDNA3 ISA" reference guide, chapter "Program organization"; LLVM's "User Guide for AMDGPU
+Backend", section "Initial kernel execution state".
 """
 
 from __future__ import annotations
@@ -129,5 +129,5 @@ def test_last_wave_of_a_workgroup_may_be_partial(kernels) -> None:
 
 
 def test_a_loop_without_end_meets_the_step_limit(kernels) -> None:
-    with pytest.raises(EmulatorFault, match="(?i)step"):
+    with pytest.raises(EmulatorFault, match=r"(?i)step"):
         launch(kernels["waits_for_nobody"], (1, 1, 1), (64, 1, 1), 1, step_limit=1000)
