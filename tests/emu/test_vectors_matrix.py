@@ -369,6 +369,93 @@ mfma(
 )
 
 
+# -- an operand that changes between two uses --------------------------------------------------------------------------
+# B is all ones, A is zero at first. After the first product, one word of A becomes four ones in every lane (or in the
+# lanes said): sixteen ones in every row, four from each of the four lanes that hold it.
+FOUR_ONES = 0x38383838
+EVERY = dict.fromkeys(range(16), 16.0)
+LANE_WORDS = {"v1": [lane * 4 for lane in LANES], "v2": FOUR_ONES}
+WAIT = "s_waitcnt vmcnt(0) lgkmcnt(0)"
+LDS = f"ds_write_b32 v1, v2; {WAIT}"
+for _name, _writer, _rows_of_sums in [
+    ("v_mov", "v_mov_b32 v20, v2", EVERY),
+    ("v_mov_some_lanes", "s_mov_b64 exec, 0xf; v_mov_b32 v20, v2; s_mov_b64 exec, -1", dict.fromkeys(range(4), 4.0)),
+    ("v_writelane", "v_writelane_b32 v20, s4, 17", {1: 4.0}),
+    ("v_swap", "v_swap_b32 v20, v2", EVERY),
+    ("v_permlane32_swap", "v_permlane32_swap_b32 v20, v2", dict.fromkeys(range(16), 8.0)),
+    ("v_permlane32_swap_second", "v_permlane32_swap_b32 v2, v20", dict.fromkeys(range(16), 8.0)),
+    ("dpp", "v_mov_b32_dpp v20, v2 row_shl:1 row_mask:0xf bank_mask:0xf", dict.fromkeys(range(15), 16.0)),
+    ("sdwa", "v_mov_b32_sdwa v20, v2 dst_sel:BYTE_1 dst_unused:UNUSED_PRESERVE src0_sel:BYTE_0",
+     dict.fromkeys(range(16), 4.0)),
+    ("v_lshlrev_b64", "v_mov_b32 v3, 0; v_lshlrev_b64 v[20:21], 0, v[2:3]", EVERY),
+    ("v_accvgpr_read", "v_accvgpr_write_b32 a0, v2; s_nop 1; v_accvgpr_read_b32 v20, a0", EVERY),
+    ("global_load", f"global_store_dword v1, v2, s[94:95]; {WAIT}; global_load_dword v20, v1, s[94:95]; {WAIT}", EVERY),
+    ("global_load_d16", f"global_store_dword v1, v2, s[94:95]; {WAIT}; global_load_short_d16 v20, v1, s[94:95]; {WAIT}",
+     dict.fromkeys(range(16), 8.0)),
+    ("buffer_load", f"global_store_dword v1, v2, s[94:95]; {WAIT}; buffer_load_dword v20, v1, s[96:99], 0 offen; {WAIT}",
+     EVERY),
+    ("global_atomic", f"global_store_dword v1, v2, s[94:95]; {WAIT}; global_atomic_add v20, v1, v2, s[94:95] sc0; {WAIT}",
+     EVERY),
+    ("ds_read", f"{LDS}; ds_read_b32 v20, v1; {WAIT}", EVERY),
+    ("ds_bpermute", f"ds_bpermute_b32 v20, v1, v2; {WAIT}", EVERY),
+    ("ds_add_rtn", f"{LDS}; ds_add_rtn_u32 v20, v1, v2; {WAIT}", EVERY),
+    ("other_matrix_result", "v_mfma_i32_16x16x64_i8 v[20:23], v[40:43], v[40:43], v[4:7]; s_nop 7;"
+     "v_mov_b32 v21, 0; v_mov_b32 v22, 0; v_mov_b32 v23, 0", EVERY),
+]:  # fmt: skip
+    _product = "v_mfma_f32_16x16x128_f8f6f4 v[64:67], v[16:23], v[32:39], {}; s_nop 15"
+    _before = {**LANE_WORDS, "v[16:23]": 0, "v[32:39]": sum(FOUR_ONES << (32 * n) for n in range(8)), "s4": FOUR_ONES}
+    _before |= {"v[40:43]": 0, "v[4:7]": sum(FOUR_ONES << (32 * n) for n in range(4))}
+    one(
+        Case(
+            f"operand-rewritten-by-{_name}",
+            f"{_product.format(0)}; {_writer}; {_product.format('v[64:67]')}",
+            _before,
+            {"v[64:67]": F8_16.result(lambda row, column, sums=_rows_of_sums: f32(sums.get(row, 0.0)))},
+        )
+    )
+# The same in a loop: the accumulator sees 16, then 32 and 48 as one more word of A fills up each time round.
+one(
+    Case(
+        "operand-rewritten-in-a-loop",
+        "s_mov_b32 s5, 3\n1:\nv_mfma_f32_16x16x128_f8f6f4 v[64:67], v[16:23], v[32:39], v[64:67]\n"
+        "v_mov_b32 v18, v17\nv_mov_b32 v17, v16\ns_sub_u32 s5, s5, 1\ns_cmp_lg_u32 s5, 0\ns_cbranch_scc1 1b",
+        {
+            "v[16:23]": FOUR_ONES,
+            "v[32:39]": sum(FOUR_ONES << (32 * n) for n in range(8)),
+            "v[64:67]": 0,
+        },
+        {"v[64:67]": F8_16.result(lambda row, column: f32(96.0))},
+    )
+)
+
+# -- block scales ------------------------------------------------------------------------------------------------------
+# A scale is an exponent byte with bias 127. op_sel is the low and op_sel_hi the high bit of which byte of the register.
+for _mods, _factor in [
+    ("op_sel_hi:[0,0,0]", 0.5),
+    ("op_sel:[1,0,0] op_sel_hi:[0,0,0]", 1.0),
+    ("op_sel_hi:[1,0,0]", 2.0),
+    ("op_sel:[1,0,0] op_sel_hi:[1,0,0]", 8.0),
+    ("op_sel_hi:[0,1,0]", 0.5 * 4.0),
+]:
+    for _shape in (F8_16, F8_32):
+        _count = _shape.result_registers
+        one(
+            Case(
+                f"{_shape.text.removeprefix('v_mfma_f32_')}-scaled-{_mods.replace(' ', '-')}",
+                f"{_shape.text.replace('v_mfma_', 'v_mfma_scale_')} {span(64, _count)}, v[16:23], v[32:39],"
+                f"{span(64, _count)}, v10, v11 {_mods}",
+                {
+                    "v[16:23]": sum(FOUR_ONES << (32 * n) for n in range(8)),
+                    "v[32:39]": sum(FOUR_ONES << (32 * n) for n in range(8)),
+                    span(64, _count): _shape.result(lambda row, column: f32(1.0)),
+                    "v10": 0x82807F7E,
+                    "v11": 0x7F817F7F,
+                },
+                {span(64, _count): _shape.result(lambda row, column, sum_=1.0 + _factor * _shape.k: f32(sum_))},
+            )
+        )
+
+
 @pytest.fixture(scope="module")
 def module() -> Module:
     return Module(CASES)
