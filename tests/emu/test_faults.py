@@ -119,6 +119,19 @@ for _name, _text, _before, _states in [
 MFMA = "v_mfma_f32_16x16x128_f8f6f4 v[64:67], v[16:23], v[32:39], 1.0"
 bad("matrix_result_overwritten_early", f"{MFMA}; v_mov_b32 v64, 0", F8, "wait state")
 bad("matrix_result_as_factor_early", f"{MFMA}; v_mfma_f32_16x16x4_f32 v[8:11], v64, v16, 0", F8, "wait state")
+bad(
+    "matrix_result_as_shifted_addend_early",
+    f"{MFMA}; v_mfma_f32_16x16x128_f8f6f4 v[8:11], v[16:23], v[32:39], v[66:69]",
+    {**F8, "v[68:69]": 0},
+    "wait state",
+)
+good(
+    "independent_matrix_instructions_need_no_wait",
+    f"{MFMA}; v_mfma_f32_16x16x128_f8f6f4 v[8:11], v[16:23], v[32:39], 2.0;"
+    f"v_mfma_f32_16x16x4_f32 v[12:15], v16, v32, v[4:7]; s_nop 15",
+    {**F8, "v[4:7]": f32(3.0)},
+    {"v64": f32(1.0), "v9": f32(2.0), "v12": f32(3.0), "v13": 0},
+)
 good(
     "other_instructions_count_one_state_each",
     f"{MFMA};" + "v_mov_b32 v3, 0;" * 12 + "v_mov_b32 v4, v64",

@@ -376,6 +376,7 @@ FOUR_ONES = 0x38383838
 EVERY = dict.fromkeys(range(16), 16.0)
 LANE_WORDS = {"v1": [lane * 4 for lane in LANES], "v2": FOUR_ONES}
 WAIT = "s_waitcnt vmcnt(0) lgkmcnt(0)"
+MEM = f"global_store_dword v1, v2, s[94:95]; {WAIT};"
 LDS = f"ds_write_b32 v1, v2; {WAIT}"
 for _name, _writer, _rows_of_sums in [
     ("v_mov", "v_mov_b32 v20, v2", EVERY),
@@ -389,12 +390,12 @@ for _name, _writer, _rows_of_sums in [
      dict.fromkeys(range(16), 4.0)),
     ("v_lshlrev_b64", "v_mov_b32 v3, 0; v_lshlrev_b64 v[20:21], 0, v[2:3]", EVERY),
     ("v_accvgpr_read", "v_accvgpr_write_b32 a0, v2; s_nop 1; v_accvgpr_read_b32 v20, a0", EVERY),
-    ("global_load", f"global_store_dword v1, v2, s[94:95]; {WAIT}; global_load_dword v20, v1, s[94:95]; {WAIT}", EVERY),
-    ("global_load_d16", f"global_store_dword v1, v2, s[94:95]; {WAIT}; global_load_short_d16 v20, v1, s[94:95]; {WAIT}",
+    ("global_load", f"{MEM} global_load_dword v20, v1, s[94:95]; {WAIT}", EVERY),
+    ("global_load_d16", f"{MEM} global_load_short_d16 v20, v1, s[94:95]; {WAIT}",
      dict.fromkeys(range(16), 8.0)),
-    ("buffer_load", f"global_store_dword v1, v2, s[94:95]; {WAIT}; buffer_load_dword v20, v1, s[96:99], 0 offen; {WAIT}",
+    ("buffer_load", f"{MEM} buffer_load_dword v20, v1, s[96:99], 0 offen; {WAIT}",
      EVERY),
-    ("global_atomic", f"global_store_dword v1, v2, s[94:95]; {WAIT}; global_atomic_add v20, v1, v2, s[94:95] sc0; {WAIT}",
+    ("global_atomic", f"{MEM} global_atomic_add v20, v1, v2, s[94:95] sc0; {WAIT}",
      EVERY),
     ("ds_read", f"{LDS}; ds_read_b32 v20, v1; {WAIT}", EVERY),
     ("ds_bpermute", f"ds_bpermute_b32 v20, v1, v2; {WAIT}", EVERY),
