@@ -82,6 +82,8 @@ def fma64(a: Any, b: Any, c: Any) -> np.ndarray:
     plain = np.asarray(a * b + c)
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     result = np.where(finite, result, plain)
+    # An infinite addend stands, even where the product of finite factors overflows float64.
+    result = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, result)
     zero = (a == 0) | (b == 0)
     result = np.where(zero, plain, result)
     magnitudes = [np.abs(x) for x in (a, b, a * b)]

@@ -301,7 +301,7 @@ def _vop3(instruction: Instruction, reader: _Reader) -> None:
         code = fields[f"src{position}"]
         operand = _need(vector_source(code, type_, None), reader, code)
         modifiers: dict[str, Any] = {}
-        if traits.get("modifiers", type_.is_float or type_.name == "PK_F32"):
+        if traits.get("modifiers", type_.is_float or type_.name in ("PK_F32", "BF16")):
             modifiers = dict(negate=bool(fields["neg"] >> position & 1), absolute=bool(absolute >> position & 1))
         if type_.bits == 16:
             modifiers["high"] = bool(op_sel >> position & 1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import floats
 from .floats import fma16, fma32, fma64, maximum, minimum, to_integer
-from .operands import F16, F32, F64, I16, I32, MASK, PK_F32, U16, U32, VCC
+from .operands import BF16, F16, F32, F64, I16, I32, MASK, PK_F32, U16, U32, VCC
 from .table import Entry, add, vop1, vop2, vop3
 
 f16, f32, f64, i32, u8, u16, u32 = np.float16, np.float32, np.float64, np.int32, np.uint8, np.uint16, np.uint32
@@ -516,7 +516,7 @@ def _(a: F32, b: F32) -> U32:
 
 
 @vop1(0x5B, "v_cvt_f32_bf16")
-def _(a: U16) -> F32:
+def _(a: BF16) -> F32:
     return floats.from_bf16(a)
 
 
