@@ -234,7 +234,8 @@ class Machine:
 
     def _schedule(self, batch: Batch, first: Convoy) -> None:
         """Step the convoy at the lowest pc until it meets another, splits, waits or ends."""
-        ready, waiting = [first], []
+        ready: list[Convoy] = [first]
+        waiting: list[Convoy] = []
         while ready or waiting:
             if not ready:
                 ready, waiting = batch.release(waiting)

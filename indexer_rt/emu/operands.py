@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -97,7 +98,7 @@ class Operand:
         first = {"v": 0, "a": AGPR_BIT, "s": SGPR_BIT}.get(self.kind)
         return 0 if first is None else ((1 << self.type.regs) - 1) << (first + self.index)
 
-    def having(self, **changes: object) -> Operand:
+    def having(self, **changes: Any) -> Operand:
         return replace(self, **changes)
 
     def constant_bits(self) -> int:
