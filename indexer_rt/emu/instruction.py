@@ -426,7 +426,8 @@ _DECODERS = {
 # Where a person adds an instruction of each encoding.
 _HOMES = {
     "SOP1": "scalar", "SOP2": "scalar", "SOPC": "scalar", "SOPK": "scalar", "SOPP": "control", "SMEM": "smem",
-    "VOP1": "vector_float or vector_integer", "VOP2": "vector_float or vector_integer", "VOPC": "vector_compare",
-    "VOP3": "vector_float or vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds",
+    "VOP1": "vector_float.py or emu/vector_integer", "VOP2": "vector_float.py or emu/vector_integer",
+    "VOPC": "vector_compare",
+    "VOP3": "vector_float.py or emu/vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds",
     "FLAT": "vmem", "MUBUF": "vmem",
 }  # fmt: skip

@@ -296,13 +296,6 @@ def _(a: F16) -> I16:
     return _frexp_exponent(a).astype(np.int16)
 
 
-def _scale(a: Any, exponent: Any, wide: Any = f64) -> Any:
-    """a * 2**exponent; in float64 the power may overflow, so it is applied in halves."""
-    exponent = np.clip(np.asarray(exponent).astype(i32), -4200, 4200)
-    half = exponent >> 1
-    return np.ldexp(np.ldexp(np.asarray(a).astype(wide), half), exponent - half)
-
-
 @vop3(0x288, "v_ldexp_f32")
 def _(a: F32, b: I32) -> F32:
     return np.ldexp(a, np.clip(b, -4200, 4200)).astype(f32)
