@@ -102,7 +102,9 @@ class Trial:
         inputs, case = self.inputs, self.inputs.case
         packed = {"cu_seqlens_q": self.cu_seqlens_q, "max_next_n": case.next_n} if self.cu_seqlens_q is not None else {}
         q, *rest = inputs.arguments()
-        with emulation(num_waves=self.num_waves, allowed=allowed_bytes(inputs) if self.only_allowed else None, **options):
+        with emulation(
+            num_waves=self.num_waves, allowed=allowed_bytes(inputs) if self.only_allowed else None, **options
+        ):
             indexer_rt.fp8_paged_mqa_logits(
                 q.flatten(0, 1) if packed else q, *rest, preshuffle=case.preshuffle, out=inputs.out,
                 clean_logits=case.clean_logits, rows_per_wave=case.rows_per_wave, **packed,
@@ -145,13 +147,20 @@ def build(mutation: Mutation, work: Path) -> Path:
     source = kernels / mutation.file
     text = source.read_text()
     if text.count(mutation.old) != 1:
-        raise ValueError(f"{mutation.name}: {mutation.file} has {text.count(mutation.old)} of {mutation.old!r}, wanted 1")
+        raise ValueError(
+            f"{mutation.name}: {mutation.file} has {text.count(mutation.old)} of {mutation.old!r}, wanted 1"
+        )
     source.write_text(text.replace(mutation.old, mutation.new))
-    only = [f"--only=fp8_paged_mqa_logits_h32_{variant}" for variant in ("r1_page", "r2_page", "r1_gather", "r2_gather")]
+    only = [
+        f"--only=fp8_paged_mqa_logits_h32_{variant}" for variant in ("r1_page", "r2_page", "r1_gather", "r2_gather")
+    ]
     arguments = [part for option in only for part in option.split("=")]
     environment = {name: value for name, value in os.environ.items() if name != "HIPCC"} | {"PYTHON": sys.executable}
     subprocess.run(
-        [ROOT / "build.sh", "--kernels", kernels, "--out", out, *arguments], check=True, capture_output=True, env=environment
+        [ROOT / "build.sh", "--kernels", kernels, "--out", out, *arguments],
+        check=True,
+        capture_output=True,
+        env=environment,
     )
     return out
 
@@ -179,5 +188,7 @@ def longer_waits(kernel: Kernel) -> Iterator[tuple[int, bytes]]:
         word = int.from_bytes(kernel.code[offset : offset + 4], "little")
         vmcnt = ((word & 0xF) | (word >> 14 & 3) << 4) + 1  # simm16: vmcnt is bits 3..0 and 15..14
         patched = bytearray(data)
-        patched[start + offset : start + offset + 4] = (word & ~0xC00F | vmcnt & 0xF | vmcnt >> 4 << 14).to_bytes(4, "little")
+        patched[start + offset : start + offset + 4] = (word & ~0xC00F | vmcnt & 0xF | vmcnt >> 4 << 14).to_bytes(
+            4, "little"
+        )
         yield offset, bytes(patched)
