@@ -223,8 +223,9 @@ class Problem:
         reach = min(columns, block_tables.shape[1] * block_kv)
         if -(-reach // TILE_TOKENS) * (block_kv // TILE_TOKENS) >= MAX_TILE_PRODUCT:
             raise ValueError(
-                f"kv_cache_fp8: block_kv {block_kv} is too large for rows of {reach} columns: the kernels divide by it exactly "
-                f"only while (columns / {TILE_TOKENS}) * (block_kv / {TILE_TOKENS}) is below 2**31. Use smaller blocks."
+                f"kv_cache_fp8: block_kv {block_kv} is too large for rows of {reach} columns: the kernels divide by it "
+                f"exactly only while (columns / {TILE_TOKENS}) * (block_kv / {TILE_TOKENS}) is below 2**31. "
+                "Use smaller blocks."
             )
 
         # out

@@ -144,13 +144,20 @@ def build(mutation: Mutation, work: Path) -> Path:
     source = kernels / mutation.file
     text = source.read_text()
     if text.count(mutation.old) != 1:
-        raise ValueError(f"{mutation.name}: {mutation.file} has {text.count(mutation.old)} of {mutation.old!r}, wanted 1")
+        raise ValueError(
+            f"{mutation.name}: {mutation.file} has {text.count(mutation.old)} of {mutation.old!r}, wanted 1"
+        )
     source.write_text(text.replace(mutation.old, mutation.new))
-    only = [f"--only=fp8_paged_mqa_logits_h32_{variant}" for variant in ("r1_page", "r2_page", "r1_gather", "r2_gather")]
+    only = [
+        f"--only=fp8_paged_mqa_logits_h32_{variant}" for variant in ("r1_page", "r2_page", "r1_gather", "r2_gather")
+    ]
     arguments = [part for option in only for part in option.split("=")]
     environment = {name: value for name, value in os.environ.items() if name != "HIPCC"} | {"PYTHON": sys.executable}
     subprocess.run(
-        [ROOT / "build.sh", "--kernels", kernels, "--out", out, *arguments], check=True, capture_output=True, env=environment
+        [ROOT / "build.sh", "--kernels", kernels, "--out", out, *arguments],
+        check=True,
+        capture_output=True,
+        env=environment,
     )
     return out
 
