@@ -66,10 +66,10 @@ def fp8_paged_mqa_logits(
 
     Packed form, for sequences of different numbers of rows: q_fp8 [T, H, 128], weights [T, H] or [T, H, 1], out
     [T, ...]; ``cu_seqlens_q`` int32 [B + 1], dense, on the device, row n of sequence b being cu_seqlens_q[b] + n;
-    ``max_next_n`` at least the rows of any sequence, a host integer that sizes the launch; context_lens [B] (or
-    [B, 1]) are lengths of sequences, [T] (or [T, 1]) ends of rows. Where B = T both fit, and ``lens_per_row`` must
-    say which: code that serves batches of any size always passes it. Rows past cu_seqlens_q[B] are not visited: ``out``
-    keeps what it held there; an output allocated here holds -inf (undefined with ``clean_logits=False``).
+    ``max_next_n`` at least the rows of any sequence, a host integer that sizes the launch; context_lens [B] (or [B, 1])
+    are lengths of sequences, [T] (or [T, 1]) ends of rows. Where B = T both fit, and ``lens_per_row`` must say which:
+    code that serves batches of any size always passes it. Rows past cu_seqlens_q[B] are not visited: ``out`` keeps what
+    it held there; an output allocated here holds -inf (undefined with ``clean_logits=False``).
 
     On trust, checked with INDEXER_RT_STRICT=1 (which costs reads of device data): block ids that are needed lie in the
     cache, scales are >= 0, lengths lie in [0, max_model_len] and need no more than W columns, cu_seqlens_q rises.

@@ -73,3 +73,16 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
             name = f"fp8_paged_mqa_logits_h32_r{rows}_{addressing}"
             compile_hip(hip_source(name, launch.ABI), work, name).rename(folder / f"{name}.hsaco")
     return folder
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Print what caught each planted mistake (tests/test_mutations.py), and the score."""
+    stats = terminalreporter.stats
+    reports = [report for outcome in ("passed", "failed") for report in stats.get(outcome, ()) if report.when == "call"]
+    caught = [(name, text, report.passed) for report in reports for name, text in report.user_properties]
+    lines = [(text, passed) for name, text, passed in caught if name == "mutation"]
+    if lines:
+        terminalreporter.section("planted mistakes")
+        for text, _ in sorted(lines):
+            terminalreporter.write_line(text[:160])
+        terminalreporter.write_line(f"score: {sum(passed for _, passed in lines)} of {len(lines)} caught")

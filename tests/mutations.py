@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from cases import Case, Inputs, check, make
@@ -22,7 +23,7 @@ from test_reads import allowed_bytes
 
 import indexer_rt
 from indexer_rt import emu
-from indexer_rt.code_object import CodeObject
+from indexer_rt.code_object import Kernel
 from indexer_rt.errors import EmulatorFault
 
 ROOT = Path(__file__).parents[1]
@@ -96,12 +97,14 @@ class Trial:
     only_allowed: bool = False
     cu_seqlens_q: torch.Tensor | None = None
 
-    def run(self) -> None:
-        """Run the operator with the code objects in use and check every cell."""
+    def run(self, **options: Any) -> None:
+        """Run the operator with the code objects in use and check every cell. ``options`` go to ``emu.run``."""
         inputs, case = self.inputs, self.inputs.case
         packed = {"cu_seqlens_q": self.cu_seqlens_q, "max_next_n": case.next_n} if self.cu_seqlens_q is not None else {}
         q, *rest = inputs.arguments()
-        with emulation(num_waves=self.num_waves, allowed=allowed_bytes(inputs) if self.only_allowed else None):
+        with emulation(
+            num_waves=self.num_waves, allowed=allowed_bytes(inputs) if self.only_allowed else None, **options
+        ):
             indexer_rt.fp8_paged_mqa_logits(
                 q.flatten(0, 1) if packed else q, *rest, preshuffle=case.preshuffle, out=inputs.out,
                 clean_logits=case.clean_logits, rows_per_wave=case.rows_per_wave, **packed,
@@ -176,21 +179,16 @@ def catch(code_objects: Path | None) -> str | None:
     return None
 
 
-def longer_waits(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset in the code, code object) with one vmcnt of a wait in a loop with matrix work raised by one."""
-    code_object = CodeObject.read(path)
-    kernel = next(iter(code_object.kernels.values()))
-    start = code_object.data.index(kernel.code)
-    listing = list(emu.disassemble(kernel.code))
-    for offset, instruction in listing:
+def longer_waits(kernel: Kernel) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset in the code, code object): with the vmcnt of one s_waitcnt raised by one, for each that has one."""
+    data, start = kernel.code_object.data, kernel.code_object.data.index(kernel.code)
+    for offset, instruction in emu.disassemble(kernel.code):
         if instruction.name != "s_waitcnt" or "vmcnt" not in str(instruction):
             continue
         word = int.from_bytes(kernel.code[offset : offset + 4], "little")
-        vmcnt = (word & 0xF) | (word >> 14 & 3) << 4  # simm16: vmcnt is bits 3..0 and 15..14
-        if vmcnt == 63:
-            continue
-        more = vmcnt + 1
-        word = word & ~0xC00F | (more & 0xF) | (more >> 4) << 14
-        data = bytearray(code_object.data)
-        data[start + offset : start + offset + 4] = word.to_bytes(4, "little")
-        yield offset, bytes(data)
+        vmcnt = ((word & 0xF) | (word >> 14 & 3) << 4) + 1  # simm16: vmcnt is bits 3..0 and 15..14
+        patched = bytearray(data)
+        patched[start + offset : start + offset + 4] = (word & ~0xC00F | vmcnt & 0xF | vmcnt >> 4 << 14).to_bytes(
+            4, "little"
+        )
+        yield offset, bytes(patched)
