@@ -166,6 +166,6 @@ def run_verify(folder: Path) -> int:
     sound = sum(not verdict.faults for verdict in verdicts)
     print(
         f"{sound} of {len(verdicts)} code objects are sound: hash, ELF target, manifest against ELF, every instruction "
-        f"decoded{', source hash' if in_checkout else '; no sources here to compare with'}."
+        f"decoded and executable{', source hash' if in_checkout else '; no sources here to compare with'}."
     )
     return 0 if sound == len(verdicts) else 1
