@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from indexer_rt import cli, demo, environment, hip, manifest, ops
+from indexer_rt import cli, demo, environment, hip, kv_cache, manifest, ops
 from indexer_rt.code_object import CodeObject
+from indexer_rt.workload import Workload
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = json.loads((ROOT / "hsaco" / "manifest.json").read_text())
@@ -330,23 +331,22 @@ def test_demo_fails_on_a_wrong_cell(
         spoil(logits)
         return logits
 
-    case = demo.Case(2, 64, True, (70, 3))
+    case = Workload(2, 64, True, (70, 3), 100)
     monkeypatch.setattr(demo, "CASES", (case,))
     assert cli.main(["demo"]) == 0
     monkeypatch.setattr(ops, "fp8_paged_mqa_logits", spoiled)
     assert cli.main(["demo"]) == 1
     printed = capsys.readouterr()
-    assert f"indexer-rt demo: disagrees with the reference: {case.name}\n" in printed.err
+    assert f"indexer-rt demo: disagrees with the reference: {demo.describe(case)}\n" in printed.err
     assert "0 of 1 cases agree" in printed.out
 
 
 def test_demo_poisons_what_must_not_be_read() -> None:
     import torch
 
-    case = demo.Case(2, 64, False, (70, 0))
-    step = demo.make_step(case, torch.Generator().manual_seed(1))
+    step = Workload(2, 64, False, (70, 0), 100).make_step(torch.Generator().manual_seed(1))
     assert step.block_tables[0, 2:].tolist() == [-1, -1] and step.block_tables[1].tolist() == [-1] * 4
     blocks = step.block_tables[0, :2].tolist()
-    scales = demo.kv_cache.scales_of(step.kv_cache_fp8)
+    scales = kv_cache.scales_of(step.kv_cache_fp8)
     assert scales[blocks[0]].isfinite().all() and scales[blocks[1], :6].isfinite().all()
     assert int(scales.isfinite().sum()) == 70
