@@ -1,0 +1,79 @@
+"""Register the operator with torch's dispatcher, so that compiled, traced and fake calls see one opaque operator.
+
+``torch.ops.indexer_rt.fp8_paged_mqa_logits`` returns a new tensor; its overload ``out`` writes its argument ``out``, says
+so in its schema, and returns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .problem import Tensors
+
+NAMESPACE, NAME = "indexer_rt", "fp8_paged_mqa_logits"
+_TENSORS = "Tensor q_fp8, Tensor kv_cache_fp8, Tensor weights, Tensor context_lens, Tensor block_tables"
+_OPTIONS = (
+    "bool? clean_logits=None, int? rows_per_wave=None, Tensor? cu_seqlens_q=None, SymInt? max_next_n=None, "
+    "bool? lens_per_row=None"
+)
+_library = torch.library.Library(NAMESPACE, "DEF")
+
+
+def register(function: Callable[..., Tensor]) -> None:
+    """Define the operator and make ``function`` its kernel, on CPU tensors as on ROCm ones (torch calls them CUDA)."""
+    _library.define(f"{NAME}({_TENSORS}, SymInt max_model_len, *, bool preshuffle, {_OPTIONS}) -> Tensor")
+    _library.define(
+        f"{NAME}.out({_TENSORS}, SymInt max_model_len, *, bool preshuffle, Tensor(a!) out, {_OPTIONS}) -> ()"
+    )
+
+    def write(*arguments: Any, **options: Any) -> None:
+        function(*arguments, **options)
+
+    for name, kernel in ((NAME, function), (f"{NAME}.out", write)):
+        for key in ("CPU", "CUDA"):
+            _library.impl(name, kernel, key)
+        _library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # there is no gradient
+    torch.library.register_fake(f"{NAMESPACE}::{NAME}", _fake, lib=_library)
+    torch.library.register_fake(f"{NAMESPACE}::{NAME}.out", _fake_out, lib=_library)
+
+
+def dispatch(tensors: Tensors, options: tuple[Any, ...]) -> Tensor:
+    """Call the operator through torch's dispatcher. ``options``: its other arguments, in the order of its parameters."""
+    q, kv_cache, weights, context_lens, block_tables, cu_seqlens_q, out = tensors
+    max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row = options
+    operator = torch.ops.indexer_rt.fp8_paged_mqa_logits
+    if out is None:
+        return operator.default(
+            q, kv_cache, weights, context_lens, block_tables, max_model_len, preshuffle=preshuffle,
+            clean_logits=clean_logits, rows_per_wave=rows_per_wave, cu_seqlens_q=cu_seqlens_q, max_next_n=max_next_n,
+            lens_per_row=lens_per_row,
+        )  # fmt: skip
+    operator.out(
+        q, kv_cache, weights, context_lens, block_tables, max_model_len, preshuffle=preshuffle, out=out,
+        clean_logits=clean_logits, rows_per_wave=rows_per_wave, cu_seqlens_q=cu_seqlens_q, max_next_n=max_next_n,
+        lens_per_row=lens_per_row,
+    )  # fmt: skip
+    return out
+
+
+def is_dispatched(tensors: Tensors) -> bool:
+    """Say whether somebody else answers a call: a fake tensor or the like, or a dispatch mode such as a tracer's."""
+    return torch._C._len_torch_dispatch_stack() > 0 or any(
+        isinstance(tensor, Tensor) and type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
+        for tensor in tensors
+    )
+
+
+def _fake(q_fp8: Tensor, *tensors: Any, **options: Any) -> Tensor:
+    rows = q_fp8.shape[0]
+    if q_fp8.ndim == 4:
+        rows = rows * q_fp8.shape[1]
+    return q_fp8.new_empty((rows, tensors[4]), dtype=torch.float32)
+
+
+def _fake_out(*arguments: Any, **options: Any) -> None:
+    return None
