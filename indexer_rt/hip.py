@@ -161,7 +161,7 @@ class PreparedLaunch:
     ``words``: the kernarg segment as 64-bit words. What it holds at a call is what the kernel gets; the driver copies it.
     """
 
-    __slots__ = ("_args", "_extra", "_gpu", "_handle", "_keep", "_launch", "_runtime", "_stream", "device", "launch", "words")
+    __slots__ = ("_args", "_gpu", "_handle", "_keep", "_launch", "_runtime", "device", "launch", "words")
 
     def __init__(self, device: HipDevice, function: Any, launch: Launch) -> None:
         self.device, self.launch, self._runtime, self._gpu = device, launch, _runtime(), torch_gpu.current()
@@ -172,11 +172,12 @@ class PreparedLaunch:
             _BUFFER_POINTER, ctypes.addressof(kernarg), _BUFFER_SIZE, ctypes.addressof(size), _END
         )
         self.words = memoryview(kernarg).cast("B").cast("Q")
-        self._extra = self._runtime.extra(ctypes.addressof(entries))
         self._keep = (kernarg, size, entries)
         self._launch = self._runtime.hip.hipModuleLaunchKernel
-        self._args = (function, *launch.grid, *launch.block, launch.lds_bytes)
-        self._handle, self._stream = 0, self._runtime.stream(None)
+        # NOTE: made once, since hip-python takes longer to convert integers to its own types than to launch.
+        extra = self._runtime.extra(ctypes.addressof(entries))
+        self._handle = 0
+        self._args = (function, *launch.grid, *launch.block, launch.lds_bytes, self._runtime.stream(None), None, extra)
 
     def __call__(self) -> None:
         """Launch on torch's current stream of the device and return at once. Raises HipError."""
@@ -187,9 +188,9 @@ class PreparedLaunch:
                 return self()
         handle = gpu.raw_stream(index)
         if handle != self._handle:
-            self._stream = self._runtime.stream(handle)
+            self._args = (*self._args[:-3], self._runtime.stream(handle), *self._args[-2:])
             self._handle = handle
-        status = self._launch(*self._args, self._stream, None, self._extra)[0]
+        status = self._launch(*self._args)[0]
         if status is not self._runtime.success:
             launch = self.launch
             where = f"{launch.kernel.name} on {device.name}, grid {launch.grid}, block {launch.block}"
