@@ -84,7 +84,7 @@ own = _Own()
 
 def guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     """Return a function that says whether as many other tensors look like these: type, dtype, device, sizes, strides,
-    requires_grad, pending negation, and the modes that torch is in.
+    requires_grad, pending negation, and inference mode.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
@@ -96,9 +96,5 @@ def guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 
 
 def _python_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
-    wanted, modes = signature(tensors), _modes()
-    return lambda *given: signature(given) == wanted and _modes() == modes
-
-
-def _modes() -> tuple[bool, int]:
-    return torch.is_inference_mode_enabled(), torch._C._len_torch_dispatch_stack()
+    wanted, is_inference = signature(tensors), torch.is_inference_mode_enabled()
+    return lambda *given: signature(given) == wanted and torch.is_inference_mode_enabled() is is_inference

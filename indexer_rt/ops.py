@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack as dispatch_modes
 from torch.compiler import is_dynamo_compiling
 
 from . import device as devices
@@ -87,7 +88,7 @@ def fp8_paged_mqa_logits(
 
     >>> logits = fp8_paged_mqa_logits(q, kv_cache, weights, context_lens, block_tables, 4096, preshuffle=True)
     """
-    if is_dynamo_compiling():
+    if is_dynamo_compiling() or dispatch_modes():
         return torch_op.dispatch(
             Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out),
             (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row),
@@ -212,7 +213,7 @@ def use_code_objects(directory: Path | str | None) -> None:
 
 def _call(tensors: Tensors, options: tuple[Any, ...]) -> Tensor:
     """Make one call the long way: check everything, plan, run; then keep the launch for the calls that are like it."""
-    if torch_op.is_dispatched(tensors):
+    if torch_op.has_fake(tensors):
         return torch_op.dispatch(tensors, options)
     runtime = _runtime()
     ready = runtime.ready(tensors, options)

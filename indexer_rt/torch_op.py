@@ -69,6 +69,8 @@ def register(function: Callable[..., Tensor]) -> None:
             clean_logits=clean_logits, rows_per_wave=rows_per_wave, cu_seqlens_q=cu_seqlens_q, max_next_n=max_next_n,
             lens_per_row=lens_per_row,
         )  # fmt: skip
+        if not out.is_inference():
+            torch.autograd.graph.increment_version(out)
 
     for name, kernel in ((NAME, new), (f"{NAME}.out", write)):
         for key in ("CPU", "CUDA"):
@@ -95,9 +97,9 @@ def dispatch(tensors: Tensors, options: tuple[Any, ...]) -> Tensor:
     return out
 
 
-def is_dispatched(tensors: Tensors) -> bool:
-    """Say whether somebody else answers a call: a fake tensor or the like, or a dispatch mode such as a tracer's."""
-    return torch._C._len_torch_dispatch_stack() > 0 or any(
+def has_fake(tensors: Tensors) -> bool:
+    """Say whether a tensor answers for itself what is called on it, as fake tensors do."""
+    return any(
         isinstance(tensor, Tensor) and type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
         for tensor in tensors
     )
