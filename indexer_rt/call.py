@@ -25,16 +25,21 @@ MAX_CALLS = 8
 
 
 class Call:
-    """Hold a launch that one thread has made, and what a call must look like to be made by it again."""
+    """Hold a launch that one thread has made, and what a call must look like to be made by it again.
+
+    ``runtime`` made it and only calls of that runtime may use it. ``slots``: the places of the pointers in ``words``, in
+    the order q, kv_cache, weights, context_lens, block_tables, cu_seqlens_q, logits.
+    """
 
     __slots__ = (
-        "cell", "clean_logits", "cu_bytes", "fits", "is_native", "is_new", "kv_bytes", "launch", "lens_bytes",
-        "lens_per_row", "logits_bytes", "max_model_len", "max_next_n", "new_logits", "preshuffle", "q_bytes",
-        "rows_per_wave", "slots", "tables_bytes", "weights_bytes", "words",
+        "cell", "clean_logits", "cu_bytes", "fits", "is_new", "kv_bytes", "launch", "lens_bytes", "lens_per_row",
+        "logits_bytes", "max_model_len", "max_next_n", "new_logits", "options", "preshuffle", "present", "q_bytes",
+        "rows_per_wave", "runtime", "shape", "slots", "tables_bytes", "types", "weights_bytes", "words",
     )  # fmt: skip
 
     def __init__(
         self,
+        runtime: Any,
         tensors: Tensors,
         options: tuple[Any, ...],
         problem: Problem,
@@ -43,43 +48,69 @@ class Call:
         prepared: Prepared,
         cell: Cell,
     ) -> None:
-        self.is_native, self.is_new = tensors.cu_seqlens_q is None, tensors.logits is None
+        self.runtime, self.shape = runtime, tensors.q.shape
+        self.options, self.types = options, tuple(map(type, options))
         (
             self.max_model_len, self.preshuffle, self.clean_logits, self.rows_per_wave, self.max_next_n,
             self.lens_per_row,
         ) = options  # fmt: skip
+        self.present, self.is_new = _present(tensors), tensors.logits is None
         self.fits = guard([tensor for tensor in tensors if tensor is not None])
         (
             self.q_bytes, self.kv_bytes, self.weights_bytes, self.lens_bytes, self.tables_bytes, self.cu_bytes,
             self.logits_bytes,
         ) = extents  # fmt: skip
         self.slots = tuple(offset // 8 for offset in plan.pointer_offsets)
-        self.new_logits, self.words, self.launch, self.cell = problem.new_logits, prepared.words, prepared, cell
+        self.new_logits, self.words, self.launch, self.cell = problem.new_logits, prepared.words, prepared.run, cell
+
+    def serves(self, tensors: Tensors, options: tuple[Any, ...]) -> bool:
+        """Say whether a call is like this one but for its addresses."""
+        return (
+            self.options == options
+            and self.types == tuple(map(type, options))  # True == 1 == 1.0, and each means something else here
+            and self.present == _present(tensors)
+            and self.fits(*[tensor for tensor in tensors if tensor is not None])
+        )
 
 
-class Thread:
-    """Hold one thread's calls, by the shape of q_fp8, newest first. They were made by ``runtime`` and serve it only."""
+def _present(tensors: Tensors) -> tuple[bool, ...]:
+    return tuple([tensor is not None for tensor in tensors])
 
-    __slots__ = ("calls", "runtime")
+
+class _NoCall:
+    """Stand where a thread has made no call yet. Serves none."""
+
+    runtime = object()
+
+
+class Own(threading.local):
+    """Hold one thread's calls, by the shape of q_fp8, newest first; ``call`` is the one used last."""
 
     def __init__(self) -> None:
-        self.runtime: Any = None
+        self.call: Any = _NoCall
         self.calls: dict[Any, list[Call]] = {}
 
-    def keep(self, runtime: Any, shape: torch.Size, call: Call) -> None:
-        if self.runtime is not runtime or len(self.calls) >= MAX_SHAPES:
-            self.runtime, self.calls = runtime, {}
-        self.calls[shape] = [call, *self.calls.get(shape, ())][:MAX_CALLS]
+    def find(self, runtime: Any, tensors: Tensors, options: tuple[Any, ...]) -> Call | None:
+        """Return the kept call that serves these arguments of any kind, or None."""
+        try:
+            kept = self.calls[tensors.q.shape]
+        except (AttributeError, KeyError, TypeError):
+            return None
+        for call in kept:
+            if call.runtime is runtime and call.serves(tensors, options):
+                self.call = call
+                return call
+        return None
+
+    def keep(self, call: Call) -> None:
+        """Keep a call, and let go of those of another runtime."""
+        if self.call.runtime is not call.runtime or len(self.calls) >= MAX_SHAPES:
+            self.calls = {}
+        self.calls[call.shape] = [call, *self.calls.get(call.shape, ())][:MAX_CALLS]
+        self.call = call
 
 
-class _Own(threading.local):
-    """Give each thread its own ``Thread``."""
-
-    def __init__(self) -> None:
-        self.thread = Thread()
-
-
-own = _Own()
+own = Own()
 
 
 def guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:

@@ -39,11 +39,11 @@ class Device(Protocol):
 
 
 class Prepared(Protocol):
-    """Be a launch that runs at a call. ``words``: its kernarg segment as 64-bit words, to be changed between calls."""
+    """Be a launch that can run again. ``words``: its kernarg segment as 64-bit words, to be changed between runs."""
 
     words: memoryview
 
-    def __call__(self) -> None: ...
+    def run(self) -> None: ...
 
 
 class EmulatedDevice:

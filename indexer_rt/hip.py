@@ -108,7 +108,7 @@ class HipDevice:
 
     def run(self, launch: Launch, tensors: Tensors) -> None:
         """Launch on torch's current stream of this device and return at once. Raises HipError."""
-        self.prepare(launch)()
+        self.prepare(launch).run()
 
     def prepare(self, launch: Launch) -> PreparedLaunch:
         """Make a launch that can run many times, with other pointers. Loads its module if that is not loaded yet."""
@@ -179,13 +179,13 @@ class PreparedLaunch:
         self._handle = 0
         self._args = (function, *launch.grid, *launch.block, launch.lds_bytes, self._runtime.stream(None), None, extra)
 
-    def __call__(self) -> None:
+    def run(self) -> None:
         """Launch on torch's current stream of the device and return at once. Raises HipError."""
         gpu, device = self._gpu, self.device
         index = device.index
         if gpu.current_device() != index:
             with _Current(index):
-                return self()
+                return self.run()
         handle = gpu.raw_stream(index)
         if handle != self._handle:
             self._args = (*self._args[:-3], self._runtime.stream(handle), *self._args[-2:])

@@ -94,62 +94,57 @@ def fp8_paged_mqa_logits(
             (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row),
         )
 
-    # A call like an earlier one of this thread: patch its addresses into that launch. Any doubt goes the long way.
-    thread = own.thread
-    try:
-        calls = thread.calls[q_fp8.shape] if thread.runtime is _current else ()
-    except (AttributeError, KeyError, TypeError):
-        calls = ()
-    for call in calls:
-        if (
-            (cu_seqlens_q is None) is call.is_native
-            and (out is None) is call.is_new
-            and max_model_len.__class__ is int
-            and max_model_len == call.max_model_len
-            and preshuffle is call.preshuffle
-            and clean_logits is call.clean_logits
-            and rows_per_wave is call.rows_per_wave
-            and max_next_n is call.max_next_n
-            and lens_per_row is call.lens_per_row
-        ):
-            if cu_seqlens_q is None:
-                if out is None:
-                    if not call.fits(q_fp8, kv_cache_fp8, weights, context_lens, block_tables):
-                        continue
-                elif not call.fits(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, out):
-                    continue
-                cu = 0
-            else:
-                given = (q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q)
-                if not (call.fits(*given) if out is None else call.fits(*given, out)):
-                    continue
-                cu = cu_seqlens_q.data_ptr()
-            logits = call.new_logits() if out is None else out
-            q, kv, w = q_fp8.data_ptr(), kv_cache_fp8.data_ptr(), weights.data_ptr()
-            lens, tables, begin = context_lens.data_ptr(), block_tables.data_ptr(), logits.data_ptr()
-            end = begin + call.logits_bytes
-            if (
-                q & 15
-                or (kv | w | lens | tables | begin | cu) & 3
-                or not (q and kv and w and lens and tables and begin)
-                or (q < end and begin < q + call.q_bytes)
-                or (kv < end and begin < kv + call.kv_bytes)
-                or (w < end and begin < w + call.weights_bytes)
-                or (lens < end and begin < lens + call.lens_bytes)
-                or (tables < end and begin < tables + call.tables_bytes)
-                or (cu and cu < end and begin < cu + call.cu_bytes)
-            ):
-                break
-            words = call.words
-            i, j, k, m, n, o, p = call.slots
-            words[i], words[j], words[k], words[m], words[n], words[o], words[p] = q, kv, w, lens, tables, cu, begin
-            call.launch()
-            call.cell.calls += 1
-            return logits
-    return _call(
-        Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out),
-        (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row),
-    )
+    # A call like this thread's last one, or like an earlier one of it: patch the addresses into that launch.
+    call = own.call
+    if not (
+        call.runtime is _current
+        and cu_seqlens_q is None
+        and (out is None) is call.is_new
+        and max_model_len.__class__ is int
+        and max_model_len == call.max_model_len
+        and preshuffle is call.preshuffle
+        and clean_logits is call.clean_logits
+        and rows_per_wave is call.rows_per_wave
+        and max_next_n is call.max_next_n
+        and lens_per_row is call.lens_per_row
+        and (
+            call.fits(q_fp8, kv_cache_fp8, weights, context_lens, block_tables)
+            if out is None
+            else call.fits(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, out)
+        )
+    ):
+        tensors = Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out)
+        options = (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row)
+        found = own.find(_current, tensors, options)
+        if found is None:
+            return _call(tensors, options)
+        call = found
+    logits = call.new_logits() if out is None else out
+    q, kv, w = q_fp8.data_ptr(), kv_cache_fp8.data_ptr(), weights.data_ptr()
+    lens, tables, begin = context_lens.data_ptr(), block_tables.data_ptr(), logits.data_ptr()
+    cu = 0 if cu_seqlens_q is None else cu_seqlens_q.data_ptr()
+    end = begin + call.logits_bytes
+    if (
+        q & 15
+        or (kv | w | lens | tables | begin | cu) & 3
+        or not (q and kv and w and lens and tables and begin)
+        or (q < end and begin < q + call.q_bytes)
+        or (kv < end and begin < kv + call.kv_bytes)
+        or (w < end and begin < w + call.weights_bytes)
+        or (lens < end and begin < lens + call.lens_bytes)
+        or (tables < end and begin < tables + call.tables_bytes)
+        or (cu and cu < end and begin < cu + call.cu_bytes)
+    ):  # the long way says what is wrong, if anything is
+        return _call(
+            Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out),
+            (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row),
+        )
+    words = call.words
+    i, j, k, m, n, o, p = call.slots
+    words[i], words[j], words[k], words[m], words[n], words[o], words[p] = q, kv, w, lens, tables, cu, begin
+    call.launch()
+    call.cell.calls += 1
+    return logits
 
 
 def why_not(
@@ -231,12 +226,10 @@ def _call(tensors: Tensors, options: tuple[Any, ...]) -> Tensor:
     if prepared is None:
         ready.end.run(launched, whole)
     else:
-        prepared()
+        prepared.run()
     cell.calls += 1
     if prepared is not None and not is_strict:
-        own.thread.keep(
-            runtime, tensors.q.shape, Call(tensors, options, ready.problem, ready.plan, ready.extents, prepared, cell)
-        )
+        own.keep(Call(runtime, tensors, options, ready.problem, ready.plan, ready.extents, prepared, cell))
     return logits
 
 

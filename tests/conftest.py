@@ -92,7 +92,7 @@ def standin(loaded_standin: hip_standin.Standin, monkeypatch: pytest.MonkeyPatch
     loaded_standin.reset()
     monkeypatch.setattr(hip, "_devices", {})
     monkeypatch.setattr(ops, "_current", None)
-    monkeypatch.setattr(call, "own", call._Own())
+    monkeypatch.setattr(call, "own", call.Own())
     monkeypatch.setattr(ops, "own", call.own)
     environment.current.cache_clear()
     yield loaded_standin

@@ -47,7 +47,7 @@ def directly(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> Any:
     with monkeypatch.context() as patch:
         patch.setattr(torch_gpu, "_current", torch_gpu.TorchGpu())
         patch.setattr(ops, "_current", None)
-        patch.setattr(ops, "own", call._Own())
+        patch.setattr(ops, "own", call.Own())
         return work()
 
 
@@ -175,7 +175,7 @@ def test_a_call_that_differs_is_planned_anew(standin: Standin, gpu: Gpu, change:
         indexer_rt.fp8_paged_mqa_logits(**one.arguments())
     first, changed, again = (one.launch.kernarg[56:] + bytes(one.name, "ascii") for one in standin.launches)
     assert first == again
-    fresh = call._Own()
+    fresh = call.Own()
     ops._current, ops.own = None, fresh
     indexer_rt.fp8_paged_mqa_logits(**dataclasses.replace(made, **change).arguments())
     assert standin.launches[-1].launch.kernarg[56:] + bytes(standin.launches[-1].name, "ascii") == changed
@@ -229,7 +229,7 @@ def test_signatures_beyond_what_a_thread_keeps_still_work(
                 indexer_rt.fp8_paged_mqa_logits(**make_call(batch=batch, width=width).arguments())
                 assert standin.launches[-1].argument("table_width") == width
                 assert standin.launches[-1].argument("batch") == batch
-    assert len(ops.own.thread.calls) <= 3 and all(len(kept) <= 8 for kept in ops.own.thread.calls.values())
+    assert len(ops.own.calls) <= 3 and all(len(kept) <= 8 for kept in ops.own.calls.values())
 
 
 def test_the_guard_in_python_says_what_torch_s_says(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +355,7 @@ def test_g14_h11_a_module_outlives_every_handle(standin: Standin, gpu: Gpu, tmp_
     indexer_rt.load("cuda:0")
     graph.capture(lambda: run(inputs), gpu)
     hip._devices.clear()
-    ops._current, ops.own = None, call._Own()
+    ops._current, ops.own = None, call.Own()
     gc.collect()
     inputs.clear()
     graph.replay()

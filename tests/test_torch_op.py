@@ -161,7 +161,7 @@ def test_inference_mode_and_normal_mode_take_turns(filled: Call) -> None:
                 assert result.is_inference() and torch.equal(result, expected)
         result = indexer_rt.fp8_paged_mqa_logits(*positional(filled)[:6], preshuffle=True)
         assert not result.is_inference() and torch.equal(result, expected)
-    (kept,) = ops.own.thread.calls.values()
+    (kept,) = ops.own.calls.values()
     assert len(kept) == 2, "one prepared launch for each mode"
 
 
