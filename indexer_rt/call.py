@@ -27,14 +27,36 @@ MAX_CALLS = 8
 class Call:
     """Hold a launch that one thread has made, and what a call must look like to be made by it again.
 
-    ``runtime`` made it and only calls of that runtime may use it. ``slots``: the places of the pointers in ``words``, in
-    the order q, kv_cache, weights, context_lens, block_tables, cu_seqlens_q, logits.
+    ``runtime`` made it and only calls of that runtime may use it. ``slots``: the places of the pointers in ``words``,
+    in the order q, kv_cache, weights, context_lens, block_tables, cu_seqlens_q, logits.
     """
 
     __slots__ = (
-        "cell", "clean_logits", "cu_bytes", "fits", "is_new", "kv_bytes", "launch", "lens_bytes", "lens_per_row",
-        "logits_bytes", "max_model_len", "max_next_n", "new_logits", "options", "preshuffle", "present", "q_bytes",
-        "rows_per_wave", "runtime", "shape", "slots", "tables_bytes", "types", "weights_bytes", "words",
+        "cell",
+        "clean_logits",
+        "cu_bytes",
+        "fits",
+        "is_new",
+        "kv_bytes",
+        "launch",
+        "lens_bytes",
+        "lens_per_row",
+        "logits_bytes",
+        "max_model_len",
+        "max_next_n",
+        "new_logits",
+        "options",
+        "present",
+        "preshuffle",
+        "q_bytes",
+        "rows_per_wave",
+        "runtime",
+        "shape",
+        "slots",
+        "tables_bytes",
+        "types",
+        "weights_bytes",
+        "words",
     )  # fmt: skip
 
     def __init__(

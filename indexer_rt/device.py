@@ -73,7 +73,7 @@ class EmulatedDevice:
 
         pointers = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
         buffers = [
-            _buffer(name, address, tensor)
+            buffer_of(name, address, tensor)
             for name, address, tensor in zip(Tensors._fields, self.addresses(tensors, pointers), tensors, strict=True)
             if tensor is not None
         ]
@@ -91,7 +91,7 @@ def _base(index: int) -> int:
     return (index + 1) << 44
 
 
-def _buffer(name: str, address: int, tensor: Tensor) -> Buffer:
+def buffer_of(name: str, address: int, tensor: Tensor) -> Buffer:
     """Wrap the memory from a tensor's first element to the last one it can reach, not a byte more."""
     from .emu import Buffer
 

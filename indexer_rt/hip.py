@@ -16,9 +16,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-
 from . import libhip, tally, torch_gpu
-from .code_object import ARCHITECTURE, CodeObject, Kernel
+from .code_object import ARCHITECTURE, Kernel
 from .errors import HipError, IndexerRtError, RuntimeNotFound
 from .launch import Launch
 from .problem import Tensors
@@ -57,7 +56,7 @@ _ADVICE = {
     701: "The kernel needs more registers or LDS than the device has.",
     709: "The stream or context belongs to another copy of the HIP runtime, or was destroyed.",
     719: f"A launch failed on the device. {_EARLIER}",
-    CAPTURE_UNSUPPORTED: "Not allowed while a stream is being captured. Call indexer_rt.load(device) before the capture.",
+    CAPTURE_UNSUPPORTED: "Not allowed while a stream is captured. Call indexer_rt.load(device) before the capture.",
 }
 
 
@@ -66,8 +65,8 @@ def why_not(index: int) -> str | None:
     spoof = os.environ.get(_OVERRIDE)
     if spoof:
         return (
-            f"device: {_OVERRIDE}={spoof} makes the driver report another GPU than there is. Unset it: the code objects "
-            f"run on {ARCHITECTURE} only."
+            f"device: {_OVERRIDE}={spoof} makes the driver report another GPU than there is. Unset it: the code "
+            f"objects run on {ARCHITECTURE} only."
         )
     name = torch_gpu.current().architecture(index)
     if name.split(":")[0] != ARCHITECTURE:
@@ -158,7 +157,7 @@ class HipDevice:
 class PreparedLaunch:
     """Be one launch with its argument buffer, to be run many times. Belongs to one thread.
 
-    ``words``: the kernarg segment as 64-bit words. What it holds at a call is what the kernel gets; the driver copies it.
+    ``words``: the kernarg segment as 64-bit words. What it holds at a run is what the kernel gets: the driver copies.
     """
 
     __slots__ = ("_args", "_gpu", "_handle", "_keep", "_launch", "_runtime", "device", "launch", "words")
@@ -293,8 +292,8 @@ def _start() -> Runtime:
         except RuntimeNotFound as error:
             raise RuntimeNotFound(
                 f"{error} Looked in: {'; '.join(searched)}; hip-python's own search. Install torch for ROCm "
-                f"{_MINIMUM_ROCM} or newer, or set INDEXER_RT_LIBHIP to a {libhip.STEM}. CPU tensors need none: they use "
-                "the emulator."
+                f"{_MINIMUM_ROCM} or newer, or set INDEXER_RT_LIBHIP to a {libhip.STEM}. CPU tensors need none: they "
+                "use the emulator."
             ) from error
     library = libhip.check_single(library)
     helpers = importlib.import_module(f"{hip.__name__.rpartition('.')[0]}._hip_helpers")
@@ -335,7 +334,7 @@ def _translated(hip: Any, call: str, *arguments: Any) -> Any:
 
 def _check_process() -> None:
     """Raise IndexerRtError in a process that was forked from one that used HIP: the runtime does not survive a fork."""
-    if _started and _started[0].pid != os.getpid() or torch_gpu.current().is_lost():
+    if (_started and _started[0].pid != os.getpid()) or torch_gpu.current().is_lost():
         raise IndexerRtError(
             f"process {os.getpid()} was forked from one that had used HIP, and the runtime does not survive a fork. "
             "Start workers with multiprocessing's 'spawn' or 'forkserver', or fork before the first GPU call."

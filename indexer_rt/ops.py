@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,10 @@ def fp8_paged_mqa_logits(
 
     Packed form, for sequences of different numbers of rows: q_fp8 [T, H, 128], weights [T, H] or [T, H, 1], out
     [T, ...]; ``cu_seqlens_q`` int32 [B + 1], dense, on the device, row n of sequence b being cu_seqlens_q[b] + n;
-    ``max_next_n`` the most rows of any sequence, a host integer; context_lens [B] (or [B, 1]) are lengths of sequences,
-    [T] (or [T, 1]) ends of rows. Where B = T both fit, and ``lens_per_row`` must say which: code that serves batches
-    of any size always passes it. Rows past cu_seqlens_q[B], and rows of a sequence past max_next_n, are not visited:
-    ``out`` keeps what it held there; an output allocated here holds -inf (undefined with ``clean_logits=False``).
+    ``max_next_n`` at least the rows of any sequence, a host integer that sizes the launch; context_lens [B] (or [B, 1])
+    are lengths of sequences, [T] (or [T, 1]) ends of rows. Where B = T both fit, and ``lens_per_row`` must say which:
+    code that serves batches of any size always passes it. Rows past cu_seqlens_q[B] are not visited: ``out`` keeps what
+    it held there; an output allocated here holds -inf (undefined with ``clean_logits=False``).
 
     On trust, checked with INDEXER_RT_STRICT=1 (which costs reads of device data): block ids that are needed lie in the
     cache, scales are >= 0, lengths lie in [0, max_model_len] and need no more than W columns, cu_seqlens_q rises.
@@ -198,12 +199,20 @@ def use_code_objects(directory: Path | str | None) -> None:
     """Use the code objects of a folder from the next call on; None goes back to the shipped ones.
 
     The folder holds ``*.hsaco`` with build.sh's manifest.json, or without one, named by what they solve (see
-    ``catalog``).
-    Raises CodeObjectError when it holds none; then nothing changes. Each file is checked when it is first needed, or by
-    ``load``: its hash if there is a manifest, ELF target, kernel arguments.
+    ``catalog``). Every file is read and checked here, before any HIP call: its hash if there is a manifest, ELF target,
+    kernel name and arguments.
+    Other threads may be calling the operator: a call uses the old code objects or the new ones, never some of each. Old
+    modules stay loaded, since a captured graph may hold them; the new ones are loaded at their first call, or by
+    ``load``.
+
+    Raises CodeObjectError when the folder holds no code object or a bad one (AbiMismatch, ChecksumError); then nothing
+    changes.
     """
     global _current
-    _current = Runtime(Catalog.shipped() if directory is None else Catalog.read(directory))
+    runtime = Runtime(Catalog.shipped() if directory is None else Catalog.read(directory))
+    for entry in runtime.catalog.entries:
+        launch.check_abi(runtime.kernel(entry))
+    _current = runtime
 
 
 def _call(tensors: Tensors, options: tuple[Any, ...]) -> Tensor:
@@ -271,6 +280,7 @@ class Runtime:
         self.catalog = catalog
         self._kernels: dict[Entry, Kernel] = {}
         self._ready: dict[Any, Ready] = {}
+        self._lock = threading.Lock()
 
     def ready(self, tensors: Tensors, options: tuple[Any, ...]) -> Ready:
         """Return the plan for a call, made at the first call of its signature."""
@@ -317,16 +327,18 @@ class Runtime:
 
     def kernel(self, entry: Entry) -> Kernel:
         """Read an entry's code object, once. Raises CodeObjectError (ChecksumError: not the manifest's file)."""
-        kernel = self._kernels.get(entry)
-        if kernel is None:
-            code_object = CodeObject.read(entry.path, sha256=entry.sha256)
-            if entry.symbol not in code_object.kernels:
-                raise CodeObjectError(
-                    f"{entry.path}: expected kernel {entry.symbol}, holds {', '.join(code_object.kernels)}. Rename "
-                    "the file or the kernel."
-                )
-            kernel = self._kernels[entry] = code_object.kernels[entry.symbol]
-            _log.info("read %s", entry.path)
+        with self._lock:
+            return self._kernels.get(entry) or self._read(entry)
+
+    def _read(self, entry: Entry) -> Kernel:
+        code_object = CodeObject.read(entry.path, sha256=entry.sha256)
+        if entry.symbol not in code_object.kernels:
+            raise CodeObjectError(
+                f"{entry.path}: expected kernel {entry.symbol}, holds {', '.join(code_object.kernels)}. Rename the "
+                "file or the kernel."
+            )
+        kernel = self._kernels[entry] = code_object.kernels[entry.symbol]
+        _log.info("read %s", entry.path)
         return kernel
 
 

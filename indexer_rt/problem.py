@@ -26,6 +26,11 @@ ALIGNMENT = 4
 multiple of 4 (unaligned access is allowed for global memory on gfx950)."""
 
 
+TILE_TOKENS = 16
+MAX_TILE_PRODUCT = 2**31
+"""kernels/kv_stream.h, page_of: the range in which a multiplication by the inverse divides exactly."""
+
+
 class Tensors(NamedTuple):
     """Hold the tensors of one call under the names of the kernel's pointer arguments. Absent ones are None."""
 
@@ -214,6 +219,14 @@ class Problem:
             raise ValueError(
                 f"block_tables: expected a column stride of 1, got strides {list(block_tables.stride())}. Call "
                 ".contiguous()."
+            )
+
+        reach = min(columns, block_tables.shape[1] * block_kv)
+        if -(-reach // TILE_TOKENS) * (block_kv // TILE_TOKENS) >= MAX_TILE_PRODUCT:
+            raise ValueError(
+                f"kv_cache_fp8: block_kv {block_kv} is too large for rows of {reach} columns: the kernels divide by it "
+                f"exactly only while (columns / {TILE_TOKENS}) * (block_kv / {TILE_TOKENS}) is below 2**31. "
+                "Use smaller blocks."
             )
 
         # out

@@ -1,7 +1,7 @@
 """Register the operator with torch's dispatcher, so that compiled, traced and fake calls see one opaque operator.
 
-``torch.ops.indexer_rt.fp8_paged_mqa_logits`` returns a new tensor; its overload ``out`` writes its argument ``out``, says
-so in its schema, and returns nothing.
+``torch.ops.indexer_rt.fp8_paged_mqa_logits`` returns a new tensor; its overload ``out`` writes its argument ``out``,
+says so in its schema, and returns nothing.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def register(function: Callable[..., Tensor]) -> None:
 
 
 def dispatch(tensors: Tensors, options: tuple[Any, ...]) -> Tensor:
-    """Call the operator through torch's dispatcher. ``options``: its other arguments, in the order of its parameters."""
+    """Call the operator through torch's dispatcher. ``options``: its other arguments, in their order."""
     q, kv_cache, weights, context_lens, block_tables, cu_seqlens_q, out = tensors
     max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row = options
     operator = torch.ops.indexer_rt.fp8_paged_mqa_logits

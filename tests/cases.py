@@ -134,7 +134,7 @@ def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
 def check(inputs: Inputs) -> float:
     """Assert that ``inputs.base`` holds what the contract says, cell by cell. Return the largest error over its bound.
 
-    Which cells are written must agree exactly. Values: |error| <= 1e-6 * scale * sum_h |w_h| * sum_d |q*k| per cell, and
+    The cells written must agree exactly. Values: |error| <= 1e-6 * scale * sum_h |w_h| * sum_d |q*k| per cell, and
     calc_diff < 1e-9, both against the formula in float64.
     """
     case = inputs.case

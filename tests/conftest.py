@@ -106,3 +106,16 @@ def gpu(standin: hip_standin.Standin, monkeypatch: pytest.MonkeyPatch) -> hip_st
     gpu = hip_standin.Gpu(standin)
     monkeypatch.setattr(torch_gpu, "_current", gpu)
     return gpu
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Print what caught each planted mistake (tests/test_mutations.py), and the score."""
+    stats = terminalreporter.stats
+    reports = [report for outcome in ("passed", "failed") for report in stats.get(outcome, ()) if report.when == "call"]
+    caught = [(name, text, report.passed) for report in reports for name, text in report.user_properties]
+    lines = [(text, passed) for name, text, passed in caught if name == "mutation"]
+    if lines:
+        terminalreporter.section("planted mistakes")
+        for text, _ in sorted(lines):
+            terminalreporter.write_line(text[:160])
+        terminalreporter.write_line(f"score: {sum(passed for _, passed in lines)} of {len(lines)} caught")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import hip_standin
 import pytest
 
 from indexer_rt import cli, demo, environment, hip, manifest, ops

@@ -105,7 +105,8 @@ def test_g02_h12_torch_s_copy_is_used_and_no_other_is_loaded(places: dict[str, P
         + """
 op()
 from indexer_rt import hip
-say(used=str(hip._runtime().library.path), launches=ctypes.CDLL(str(hip._runtime().library.path)).standin_calls(b"hipModuleLaunchKernel"))
+used = str(hip._runtime().library.path)
+say(used=used, launches=ctypes.CDLL(used).standin_calls(b"hipModuleLaunchKernel"))
 """,
         **({} if rocm == "no ROCm" else {rocm: variables[rocm]}),
     )
@@ -113,7 +114,9 @@ say(used=str(hip._runtime().library.path), launches=ctypes.CDLL(str(hip._runtime
 
 
 def test_h12_the_mapped_copy_is_used_where_torch_s_libraries_do_not_tell(places: dict[str, Path]) -> None:
-    done = run_python(f"ctypes.CDLL({str(places['versioned'])!r}); put_gpu(); op(); say()", ROCM_PATH=places["system"].parents[1])
+    done = run_python(
+        f"ctypes.CDLL({str(places['versioned'])!r}); put_gpu(); op(); say()", ROCM_PATH=places["system"].parents[1]
+    )
     assert said(done)["mapped"] == [str(places["versioned"])]
 
 
@@ -271,7 +274,9 @@ def test_a_fork_of_a_process_in_which_torch_used_hip_is_refused_clearly(places: 
 
 
 def test_an_import_costs_less_than_50_ms_beyond_torch() -> None:
-    script = "import time; import torch; start = time.process_time(); import indexer_rt; print(time.process_time() - start)"
+    script = (
+        "import time; import torch; start = time.process_time(); import indexer_rt; print(time.process_time() - start)"
+    )
     seconds = [
         float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT).stdout)
         for _ in range(5)
@@ -280,7 +285,9 @@ def test_an_import_costs_less_than_50_ms_beyond_torch() -> None:
 
 
 def test_an_import_loads_neither_torch_nor_hip() -> None:
-    script = "import sys, indexer_rt; print([name for name in ('torch', 'hip', 'rocm', 'numpy') if name in sys.modules])"
+    script = (
+        "import sys, indexer_rt; print([name for name in ('torch', 'hip', 'rocm', 'numpy') if name in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT).stdout == "[]\n"
 
 

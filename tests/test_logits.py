@@ -2,6 +2,7 @@
 
 import pytest
 from cases import Case, check, make
+from emulation import emulation
 
 import indexer_rt
 
@@ -38,35 +39,47 @@ def rows_per_wave(request):
     return request.param
 
 
-def run_and_check(case: Case) -> None:
+# How many waves share the work. Left to itself the operator launches enough for one step each on problems of this size;
+# few waves walk through many steps, sequences and groups of rows each, which is what they do on large problems.
+NUM_WAVES = (None, 2)
+
+
+@pytest.fixture(params=NUM_WAVES, ids=["all-waves", "2-waves"])
+def num_waves(request):
+    return request.param
+
+
+def run_and_check(case: Case, num_waves: int | None) -> None:
     inputs = make(case)
-    result = indexer_rt.fp8_paged_mqa_logits(
-        *inputs.arguments(), preshuffle=case.preshuffle, out=inputs.out, clean_logits=case.clean_logits,
-        rows_per_wave=case.rows_per_wave,
-    )  # fmt: skip
+    with emulation(num_waves=num_waves):
+        result = indexer_rt.fp8_paged_mqa_logits(
+            *inputs.arguments(), preshuffle=case.preshuffle, out=inputs.out, clean_logits=case.clean_logits,
+            rows_per_wave=case.rows_per_wave,
+        )  # fmt: skip
     assert result is inputs.out
     check(inputs)
 
 
 @pytest.mark.parametrize("next_n", BATCHES, ids=lambda n: f"n{n}")
-def test_ragged_batch_matches_reference(layout, rows_per_wave, next_n):
-    run_and_check(Case(BATCHES[next_n], next_n=next_n, rows_per_wave=rows_per_wave, **layout))
+def test_ragged_batch_matches_reference(layout, rows_per_wave, num_waves, next_n):
+    run_and_check(Case(BATCHES[next_n], next_n=next_n, rows_per_wave=rows_per_wave, **layout), num_waves)
 
 
-def test_seams_match_reference(layout, rows_per_wave):
-    run_and_check(Case(SEAMS, next_n=2, rows_per_wave=rows_per_wave, **layout))
+@pytest.mark.parametrize("num_waves", [None, 37], ids=["all-waves", "37-waves"])
+def test_seams_match_reference(layout, rows_per_wave, num_waves):
+    run_and_check(Case(SEAMS, next_n=2, rows_per_wave=rows_per_wave, **layout), num_waves)
 
 
-@pytest.mark.parametrize("clean", [False, True], ids=["as-it-was", "clean"])
-@pytest.mark.parametrize("max_model_len", [1, 33, 100, 1531])
-def test_max_model_len_clips(layout, rows_per_wave, max_model_len, clean):
+@pytest.mark.parametrize("max_model_len, clean", [(1, True), (33, False), (100, True), (1531, False), (1601, True)])
+def test_max_model_len_clips(layout, rows_per_wave, num_waves, max_model_len, clean):
     run_and_check(
         Case((90, 0, 1600, 34), next_n=3, max_model_len=max_model_len, clean_logits=clean, rows_per_wave=rows_per_wave,
-             **layout)
+             **layout),
+        num_waves,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["as-it-was", "clean"])
-def test_per_row_ends_match_reference(layout, rows_per_wave, clean):
+def test_per_row_ends_match_reference(layout, rows_per_wave, num_waves, clean):
     ends = [[70, 3, 0, 131, 64], [0, 0, 0, 0, 0], [1, 2, 300, 299, 5]]
-    run_and_check(Case(ends, next_n=5, clean_logits=clean, rows_per_wave=rows_per_wave, **layout))
+    run_and_check(Case(ends, next_n=5, clean_logits=clean, rows_per_wave=rows_per_wave, **layout), num_waves)

@@ -1,4 +1,4 @@
-"""The operator in torch's dispatcher: compiled, traced, fake, in inference mode. Names carry ids of the bug-report log."""
+"""The operator in torch's dispatcher: compiled, fake, in inference mode. Names carry ids of the bug-report log."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def test_f07_the_operator_passes_opcheck(
 ) -> None:
     compare = torch.allclose  # torch on the CPU cannot compare fp8 tensors, which opcheck does with every argument
     fp8 = torch.float8_e4m3fn
-    monkeypatch.setattr(
-        torch, "allclose",
-        lambda a, b, **options: torch.equal(a.view(torch.uint8), b.view(torch.uint8)) if a.dtype == fp8 else compare(a, b, **options),
-    )  # fmt: skip
+
+    def compare_any(a: torch.Tensor, b: torch.Tensor, **options: Any) -> bool:
+        return torch.equal(a.view(torch.uint8), b.view(torch.uint8)) if a.dtype == fp8 else compare(a, b, **options)
+
+    monkeypatch.setattr(torch, "allclose", compare_any)
     call = make()
     standin.on_launch(lambda launched: _write_zeros(launched, call))
     options = dict(cu_seqlens_q=call.cu_seqlens_q, max_next_n=call.max_next_n)
@@ -111,7 +112,7 @@ def test_f09_meta_tensors_launch_nothing(standin: Standin, gpu: Gpu) -> None:
     for name in ("q_fp8", "kv_cache_fp8", "weights", "context_lens", "block_tables"):
         setattr(call, name, getattr(call, name).to("meta"))
     assert OP(*positional(call)).shape == (2, 200)
-    with pytest.raises(TypeError, match="q_fp8: expected a plain torch.Tensor with memory, got a meta tensor"):
+    with pytest.raises(TypeError, match=r"q_fp8: expected a plain torch\.Tensor with memory, got a meta tensor"):
         indexer_rt.fp8_paged_mqa_logits(**call.arguments())
     assert standin.total() == 0
 

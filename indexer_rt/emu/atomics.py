@@ -51,7 +51,7 @@ def apply(
 ) -> np.ndarray:
     """Apply an operation at byte offsets (aligned) of ``data`` (uint8); return the old values.
 
-    ``values``: unsigned of ``bits`` bits, [lanes]; ``compare``: with "cmpswap", the values to compare with.
+    ``values``: unsigned of ``bits`` bits, [lanes]; ``compare``: likewise, what "cmpswap" and only it compares with.
     """
     size = bits // 8
     unsigned = np.dtype(f"u{size}")
@@ -68,7 +68,7 @@ def apply(
         place = index[now]
         held = words[place]
         old[now] = held
-        if operation == "cmpswap":
+        if compare is not None:
             words[place] = np.where(held == compare[now], values[now], held)
             continue
         kind, function = OPERATIONS[operation]

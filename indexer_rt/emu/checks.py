@@ -37,6 +37,8 @@ class Tracking:
         # Barrier count of each workgroup, and for each LDS byte who wrote it when: epoch * 64 + wave, -1 for never.
         self.epoch = np.zeros(groups, np.int32)
         self.lds_tag = np.full((groups, lds_bytes), -1, np.int32)
+        # Bytes whose writer passed a barrier without waiting for the write.
+        self.lds_late = np.zeros((groups, lds_bytes), bool)
 
     def unwritten_by(self, sel: slice | np.ndarray) -> int:
         """Return the registers (a bit set) that at least one of these waves never wrote."""
@@ -158,6 +160,8 @@ def effect_of(instruction: Instruction) -> Effect | None:
         return wait_states
     if "mfma" in traits:
         return _matrix_effect(instruction)
+    if name == "s_barrier":
+        return _leave_writes_behind
     queues = {"FLAT": ("vm", "lgkm"), "GLOBAL": ("vm",), "MUBUF": ("vm",), "DS": ("lgkm",), "SMEM": ("lgkm",)}.get(
         format_name, ()
     )
@@ -167,9 +171,21 @@ def effect_of(instruction: Instruction) -> Effect | None:
 
     def issue(m: Convoy) -> None:
         for queue in queues:
-            m.hazards.issue(queue, Pending(registers, m.members, instruction, is_scalar))
+            m.hazards.issue(queue, Pending(registers, m.members, instruction, is_scalar, m.lds_writes))
+        m.lds_writes = ()
 
     return issue
+
+
+def _leave_writes_behind(m: Convoy) -> None:
+    """Note the LDS bytes whose write is still outstanding at a barrier: other waves may not rely on them after it."""
+    late = m.batch.tracking.lds_late.reshape(-1)
+    for entry in m.hazards.lgkm:
+        for pending in entry:
+            for places, waves, size in pending.lds_writes:
+                mine = np.isin(waves, [*bits_of(pending.waves)])
+                for n in range(size):
+                    late[places[mine] + n] = True
 
 
 def _matrix_effect(instruction: Instruction) -> Effect:

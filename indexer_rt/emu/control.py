@@ -44,7 +44,15 @@ def _any(m: Convoy, row: int) -> np.ndarray:
 
 for _opcode, (_name, _condition) in _BRANCHES.items():
     _rows = (VCC, VCC + 1) if "vcc" in _name else ()
-    add(Entry("SOPP", _opcode, _name, body=_condition, traits={"kind": "branch", "reads_rows": _rows}))
+    add(
+        Entry(
+            "SOPP",
+            _opcode,
+            _name,
+            body=_condition,
+            traits={"kind": "branch", "immediate": "branch", "reads_rows": _rows},
+        )
+    )
 for _opcode, (_name, _style) in _HINTS.items():
     add(Entry("SOPP", _opcode, _name, traits={"kind": "hint", "immediate": _style}))
 for _opcode, (_name, _style) in _FOREIGN.items():

@@ -80,6 +80,17 @@ class Batch:
         return int(self.workgroups[group]), local
 
 
+def mode_problem(mode: int) -> str | None:
+    """Say what a MODE register asks for that is not modelled, or None."""
+    if mode & 0xF:
+        return "a rounding mode other than to nearest even"
+    if mode >> 4 & 3 not in (0, 3):
+        return "float32 subnormals flushed on one side only"
+    if mode >> 6 & 3 != 3:
+        return "float16 and float64 subnormals flushed"
+    return None
+
+
 def _marked(waves: np.ndarray, count: int) -> np.ndarray:
     out = np.zeros(count, bool)
     out[waves] = True
@@ -95,8 +106,23 @@ class Convoy:
     """
 
     __slots__ = (
-        "S", "V", "_mask", "_mask_known", "batch", "hazards", "instruction", "members", "mode", "n", "pc", "scc", "sel",
-        "steps", "unwritten", "waves",
+        "S",
+        "V",
+        "_mask",
+        "_mask_known",
+        "batch",
+        "hazards",
+        "instruction",
+        "lds_writes",
+        "members",
+        "mode",
+        "n",
+        "pc",
+        "scc",
+        "sel",
+        "steps",
+        "unwritten",
+        "waves",
     )  # fmt: skip
 
     def __init__(self, batch: Batch, waves: np.ndarray, pc: int, mode: int, hazards: Any, steps: int) -> None:
@@ -108,6 +134,8 @@ class Convoy:
         self.members = int.from_bytes(np.packbits(_marked(waves, last + 1), bitorder="little").tobytes(), "little")
         self.unwritten = 0 if batch.tracking is None else batch.tracking.unwritten_by(self.sel)
         self.instruction: Any = None
+        # What the running instruction wrote to LDS (strict mode): see hazards.Pending.
+        self.lds_writes: tuple[Any, ...] = ()
         self._mask: np.ndarray | None = None
         self._mask_known = False
 

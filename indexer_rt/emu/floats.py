@@ -82,6 +82,8 @@ def fma64(a: Any, b: Any, c: Any) -> np.ndarray:
     plain = np.asarray(a * b + c)
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     result = np.where(finite, result, plain)
+    # An infinite addend stands, even where the product of finite factors overflows float64.
+    result = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, result)
     zero = (a == 0) | (b == 0)
     result = np.where(zero, plain, result)
     magnitudes = [np.abs(x) for x in (a, b, a * b)]
@@ -131,11 +133,8 @@ FP8_VALUES = _e4m3_values()
 BF8_VALUES = (np.arange(256, dtype=u16) << u16(8)).view(f16).astype(f64)
 
 
-def to_fp8(value: np.ndarray, is_bf8: bool, saturate: bool = False) -> np.ndarray:
-    """Round float32 to the nearest e4m3 (or e5m2) code, ties to even; beyond the range: NaN (e4m3), infinity (e5m2).
-
-    ``saturate``: beyond the range gives the largest finite value instead (FP16_OVFL in MODE, not set by compilers).
-    """
+def to_fp8(value: np.ndarray, is_bf8: bool) -> np.ndarray:
+    """Round float32 to the nearest e4m3 (or e5m2) code, ties to even; beyond the range: NaN (e4m3), infinity (e5m2)."""
     value = np.asarray(value, f32)
     mantissa_bits, bias, largest = (2, 15, 57344.0) if is_bf8 else (3, 7, 448.0)
     magnitude = np.abs(value).astype(f64)
@@ -146,9 +145,8 @@ def to_fp8(value: np.ndarray, is_bf8: bool, saturate: bool = False) -> np.ndarra
     finite = int(np.searchsorted(table, largest))
     code = np.searchsorted(table[: finite + 1], np.minimum(rounded, largest)).astype(u8)
     over = rounded > largest
-    nan_code, over_code = (0x7F, finite if saturate else 0x7C) if is_bf8 else (0x7F, finite if saturate else 0x7F)
-    code = np.where(over, u8(over_code), code)
-    code = np.where(np.isnan(value), u8(nan_code), code)
+    code = np.where(over, u8(0x7C if is_bf8 else 0x7F), code)
+    code = np.where(np.isnan(value), u8(0x7F), code)
     return (code | (np.signbit(value).astype(u8) << u8(7))).astype(u8)
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from .instruction import Instruction
 
@@ -21,12 +23,14 @@ LONGEST_WAIT = 24
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Be one outstanding operation: registers and waves that have it, both as bit sets; whether it is a scalar load."""
+    """Be one outstanding operation: its registers and the waves that have it, as bit sets."""
 
     registers: int
     waves: int
     what: Instruction
     is_scalar: bool = False
+    # LDS bytes it writes: (flat byte numbers, wave of each, bytes each) per store.
+    lds_writes: tuple[tuple[np.ndarray, np.ndarray, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,4 +189,7 @@ def _union(queue: list[tuple[Pending, ...]]) -> int:
 
 
 def _narrow(queue: list[tuple[Pending, ...]], waves: int) -> list[tuple[Pending, ...]]:
-    return [tuple(replace(p, waves=p.waves & waves) for p in entry if p.waves & waves) for entry in queue]
+    return [
+        tuple(p if not p.waves & ~waves else replace(p, waves=p.waves & waves) for p in entry if p.waves & waves)
+        for entry in queue
+    ]

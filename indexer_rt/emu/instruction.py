@@ -149,8 +149,9 @@ def _scalar_results(instruction: Instruction, entry: Entry) -> None:
     results = [t for t in entry.dst if t is not MASK]
     if results and "sdst" in instruction.fields:
         instruction.dst = (Operand("s", instruction.fields["sdst"], results[0]),)
-    if any(name == "d" for name, _ in entry.params):
-        instruction.src["d"] = Operand("s", instruction.fields["sdst"], dict(entry.params)["d"])
+    for name, type_ in entry.params:
+        if name == "d" and type_ is not None:
+            instruction.src["d"] = Operand("s", instruction.fields["sdst"], type_)
 
 
 def _sopk(instruction: Instruction, reader: _Reader) -> None:
@@ -176,7 +177,7 @@ def _smem(instruction: Instruction, reader: _Reader) -> None:
             Operand(
                 "s",
                 fields["sdata"],
-                block(traits["count"]) if traits["count"] > 2 else (None, U32, U64)[traits["count"]],
+                {1: U32, 2: U64}.get(traits["count"]) or block(traits["count"]),
             ),
         )
     if kind in ("load", "buffer_load"):
@@ -228,7 +229,7 @@ def _vector_short(instruction: Instruction, reader: _Reader) -> None:
     for name, type_ in entry.params:
         if name == "carry":
             instruction.src[name] = Operand("s", VCC, MASK)
-        elif name == "k":
+        elif name == "k" and type_ is not None:
             instruction.src[name] = Operand("literal", 255, type_, literal or 0)
     _vector_results(instruction)
 
@@ -236,7 +237,7 @@ def _vector_short(instruction: Instruction, reader: _Reader) -> None:
 def _sdwa_operand(instruction: Instruction, n: int, type_: Type, reader: _Reader) -> Operand:
     extra = instruction.extra
     code = extra["src0"] if n == 0 else instruction.fields["vsrc1"]
-    modifiers = dict(
+    modifiers: dict[str, Any] = dict(
         negate=bool(extra[f"neg{n}"]),
         absolute=bool(extra[f"abs{n}"]),
         sext=bool(extra[f"sext{n}"]),
@@ -252,13 +253,13 @@ def _vector_results(instruction: Instruction) -> None:
     fields, entry, traits = instruction.fields, instruction.entry, instruction.traits
     kind = "s" if traits.get("sdst") else "a" if traits.get("acc") or traits.get("acc_dst") else "v"
     results: list[Operand] = []
-    for position, type_ in enumerate(entry.dst):
+    for position, result in enumerate(entry.dst):
         if traits.get("swap") and position == 1:
-            results.append(instruction.src["a"].having(type=type_))
-        elif type_ is MASK:
+            results.append(instruction.src["a"].having(type=result))
+        elif result is MASK:
             results.append(Operand("s", _mask_row(instruction), MASK))
         else:
-            results.append(Operand(kind, fields["vdst"], type_))
+            results.append(Operand(kind, fields["vdst"], result))
     if traits.get("writes_exec"):
         results.append(Operand("s", EXEC, MASK))
     instruction.dst = tuple(results)
@@ -301,7 +302,7 @@ def _vop3(instruction: Instruction, reader: _Reader) -> None:
         code = fields[f"src{position}"]
         operand = _need(vector_source(code, type_, None), reader, code)
         modifiers: dict[str, Any] = {}
-        if traits.get("modifiers", type_.is_float or type_.name == "PK_F32"):
+        if traits.get("modifiers", type_.is_float or type_.name in ("PK_F32", "BF16")):
             modifiers = dict(negate=bool(fields["neg"] >> position & 1), absolute=bool(absolute >> position & 1))
         if type_.bits == 16:
             modifiers["high"] = bool(op_sel >> position & 1)
@@ -426,7 +427,8 @@ _DECODERS = {
 # Where a person adds an instruction of each encoding.
 _HOMES = {
     "SOP1": "scalar", "SOP2": "scalar", "SOPC": "scalar", "SOPK": "scalar", "SOPP": "control", "SMEM": "smem",
-    "VOP1": "vector_float or vector_integer", "VOP2": "vector_float or vector_integer", "VOPC": "vector_compare",
-    "VOP3": "vector_float or vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds",
+    "VOP1": "vector_float.py or emu/vector_integer", "VOP2": "vector_float.py or emu/vector_integer",
+    "VOPC": "vector_compare",
+    "VOP3": "vector_float.py or emu/vector_integer", "VOP3P": "packed", "VOP3PX2": "matrix", "DS": "lds",
     "FLAT": "vmem", "MUBUF": "vmem",
 }  # fmt: skip

@@ -152,8 +152,10 @@ class LdsMemory:
         scatter(self.flat, places, values, size)
         if m.batch.tracking is not None:
             self._mark(m, places, size, chosen)
-            if pending is not None:
-                waves = np.broadcast_to(m.waves[:, None], chosen.shape)[chosen]
+            waves = np.broadcast_to(m.waves[:, None], chosen.shape)[chosen]
+            if pending is None:
+                m.lds_writes = (*m.lds_writes, (places, waves, size))
+            else:
                 self.in_flight.append(
                     ((places[:, None] + np.arange(size)).reshape(-1), np.repeat(waves, size), pending)
                 )
@@ -197,14 +199,22 @@ class LdsMemory:
     def _mark(self, m: Convoy, places: np.ndarray, size: int, chosen: np.ndarray, atomic: bool = False) -> None:
         epoch, wave = self._own_tag(m, chosen)
         tags, value = self._tags(), epoch * 64 + (self._ATOMIC if atomic else wave)
+        late = self.batch.tracking.lds_late.reshape(-1)
         for n in range(size):
             tags[places + n] = value
+            late[places + n] = False
 
     def _check_read(self, m: Convoy, places: np.ndarray, size: int, chosen: np.ndarray, atomic: bool = False) -> None:
-        tags = self._tags()
+        tags, late = self._tags(), self.batch.tracking.lds_late.reshape(-1)
         epoch, wave = self._own_tag(m, chosen)
         for n in range(0, size, 4 if size >= 4 else 1):
             held = tags[places + n]
+            behind = late[places + n] & (held & 63 != wave)
+            if behind.any():
+                message = (
+                    "reads LDS whose writer did not wait for the write (s_waitcnt lgkmcnt) before s_barrier, at byte {}"
+                )
+                self._blame(m, chosen, behind, places, message)
             never = held < 0
             if never.any():
                 self._blame(m, chosen, never, places, "reads LDS that was never written, at byte {}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,15 +14,18 @@ import numpy as np
 from ..errors import EmulatorFault
 from ..launch import Launch
 from .checks import Tracking
-from .convoy import Batch, Convoy
+from .convoy import Batch, Convoy, mode_problem
 from .hazards import Hazards
 from .instruction import Instruction
 from .memory import Buffer, Memory
 from .operands import EXEC
-from .program import Program, program_of
+from .program import Program, Step, program_of
 
-# Where the code object and the kernarg segment lie in the emulated address space, unless a buffer is in the way.
-IMAGE_ADDRESS, KERNARG_ADDRESS = 0x7A00_0000_0000, 0x7B00_0000_0000
+# Where the code object, the kernarg segment and the dispatch packet lie in the emulated address space.
+IMAGE_ADDRESS, KERNARG_ADDRESS, DISPATCH_ADDRESS = 0x7A00_0000_0000, 0x7B00_0000_0000, 0x7C00_0000_0000
+
+# Hardware that preloads kernel arguments enters the code this far in, past what old firmware runs.
+PRELOAD_PROLOGUE_BYTES = 256
 
 # Registers of a batch take about this many bytes at most, and a batch has at most so many waves.
 BATCH_BYTES, BATCH_WAVES = 192 << 20, 256
@@ -107,13 +111,35 @@ class Machine:
         per_workgroup = self.waves_per_workgroup * self.vector_rows * 256 + self.lds_bytes * (9 if strict else 1)
         self.batch_workgroups = max(1, min(BATCH_WAVES // self.waves_per_workgroup, BATCH_BYTES // per_workgroup))
         self.image_base = IMAGE_ADDRESS
-        own = [Buffer("the kernarg segment", KERNARG_ADDRESS, launch.kernarg)]
+        own = [
+            Buffer("the kernarg segment", KERNARG_ADDRESS, launch.kernarg),
+            Buffer("the dispatch packet", DISPATCH_ADDRESS, self._dispatch_packet()),
+        ]
         for segment in kernel.code_object.segments:
             own.append(Buffer("the code object", self.image_base + segment.address, segment.data))
         self.memory = Memory(buffers + own)
         self.entry_address = self.image_base + kernel.entry
         self.stats = RunStats()
         self.executed: Counter[int] = Counter()
+
+    def _dispatch_packet(self) -> bytes:
+        """Make the 64-byte kernel dispatch packet of the HSA standard that the dispatch pointer points to."""
+        block, grid = self.launch.block, self.launch.grid
+        items = (count * size for count, size in zip(grid, block, strict=True))
+        dimensions = max(n + 1 for n in range(3) if n == 0 or grid[n] * block[n] > 1)
+        return struct.pack(
+            "<6H5I3Q8x",
+            2,
+            dimensions,
+            *block,
+            0,
+            *items,
+            self.kernel.private_bytes,
+            self.lds_bytes,
+            0,
+            KERNARG_ADDRESS,
+            0,
+        )
 
     def finish(self, seconds: float) -> RunStats:
         """Turn the counts per pc into counts per mnemonic."""
@@ -139,28 +165,22 @@ class Machine:
             descriptor.float_round_mode_32 | descriptor.float_round_mode_16_64 << 2 | descriptor.float_denorm_mode_32
             << 4 | descriptor.float_denorm_mode_16_64 << 6 | descriptor.dx10_clamp << 8 | descriptor.ieee_mode << 9
         )  # fmt: skip
+        problem = mode_problem(mode)
+        if problem is not None:
+            raise EmulatorFault(f"{self.kernel.name}: its descriptor asks for {problem}, which is not modelled.")
+        entry = PRELOAD_PROLOGUE_BYTES if descriptor.kernarg_preload_dwords else 0
         with np.errstate(all="ignore"):
-            self._schedule(batch, Convoy(batch, waves, 0, mode, hazards, 0))
+            self._schedule(batch, Convoy(batch, waves, entry, mode, hazards, 0))
 
     def _initialise(self, batch: Batch) -> list[int]:
         """Set the registers that the ABI defines at entry; return the scalar rows it defined."""
         kernel, launch, descriptor = self.kernel, self.launch, self.kernel.descriptor
-        unsupported = [
-            name
-            for name in (
-                "sgpr_private_segment_buffer", "sgpr_dispatch_ptr", "sgpr_queue_ptr", "sgpr_flat_scratch_init",
-                "sgpr_private_segment_size",
+        if kernel.private_bytes or descriptor.uses_dynamic_stack:
+            stack = " and a dynamic stack" if descriptor.uses_dynamic_stack else ""
+            raise EmulatorFault(
+                f"{kernel.name}: wants {kernel.private_bytes} bytes of scratch per lane{stack}; "
+                "the emulator has no scratch memory. Compile without spills."
             )
-            if getattr(descriptor, name)
-        ]  # fmt: skip
-        if unsupported or kernel.private_bytes or descriptor.uses_dynamic_stack:
-            what = (
-                f"{kernel.private_bytes} bytes of scratch per lane" if kernel.private_bytes else ", ".join(unsupported)
-            )
-            if kernel.private_bytes:
-                raise EmulatorFault(
-                    f"{kernel.name}: wants {what}; the emulator has no scratch memory. Compile without spills."
-                )
         row, defined = 0, []
 
         def put(*values: Any) -> None:
@@ -171,9 +191,11 @@ class Machine:
                 row += 1
 
         # Order of the user SGPRs: AMDGPU backend guide, "SGPR Register Set Up Order".
-        for name, count in (("sgpr_private_segment_buffer", 4), ("sgpr_dispatch_ptr", 2), ("sgpr_queue_ptr", 2)):
-            if getattr(descriptor, name):
-                row += count
+        # What has no meaning here (scratch, queue) keeps its place and stays poisoned.
+        row += 4 * descriptor.sgpr_private_segment_buffer
+        if descriptor.sgpr_dispatch_ptr:
+            put(DISPATCH_ADDRESS & 0xFFFFFFFF, DISPATCH_ADDRESS >> 32)
+        row += 2 * descriptor.sgpr_queue_ptr
         if descriptor.sgpr_kernarg_segment_ptr:
             put(KERNARG_ADDRESS & 0xFFFFFFFF, KERNARG_ADDRESS >> 32)
         if descriptor.sgpr_dispatch_id:
@@ -200,15 +222,20 @@ class Machine:
         words = np.packbits(flat < self.block_size, axis=1, bitorder="little").view(np.uint32)
         batch.S[EXEC], batch.S[EXEC + 1] = words[:, 0], words[:, 1]
         x, y, z = launch.block
-        # gfx90a and later pack the three work-item ids into v0, ten bits each.
-        batch.V[0] = (flat % x) | (flat // x % y) << 10 | (flat // (x * y) % z) << 20
+        # gfx90a and later pack the work-item ids that the descriptor asks for into v0, ten bits each.
+        batch.V[0] = flat % x
+        if descriptor.vgpr_workitem_id >= 1:
+            batch.V[0] |= (flat // x % y << 10).astype(np.uint32)
+        if descriptor.vgpr_workitem_id >= 2:
+            batch.V[0] |= (flat // (x * y) % z << 20).astype(np.uint32)
         return defined
 
     # --- scheduling ---
 
     def _schedule(self, batch: Batch, first: Convoy) -> None:
         """Step the convoy at the lowest pc until it meets another, splits, waits or ends."""
-        ready, waiting = [first], []
+        ready: list[Convoy] = [first]
+        waiting: list[Convoy] = []
         while ready or waiting:
             if not ready:
                 ready, waiting = batch.release(waiting)
@@ -233,7 +260,7 @@ class Machine:
         program, executed, strict, observer = self.program, self.executed, self.strict, self.observer
         tracking = m.batch.tracking
         while m.pc < limit:
-            step = program.at(m.pc)
+            step = program.steps.get(m.pc) or self._step(m)
             instruction = step.instruction
             m.instruction = instruction
             executed[m.pc] += m.n
@@ -258,6 +285,18 @@ class Machine:
                 return outcome
         return None
 
+    def _step(self, m: Convoy) -> Step:
+        try:
+            return self.program.at(m.pc)
+        except EmulatorFault as fault:
+            raise EmulatorFault(f"{fault} Reached by {self._place(int(m.waves[0]), m)}.") from None
+
+    def _place(self, wave: int, m: Convoy) -> str:
+        group, local = m.batch.local_wave(wave)
+        x, y, z = self.launch.grid
+        place = str(group) if y * z == 1 else f"({group % x}, {group // x % y}, {group // (x * y)})"
+        return f"workgroup {place} wave {local}"
+
     def _global_waves(self, m: Convoy) -> np.ndarray:
         group, local = np.divmod(m.waves, self.waves_per_workgroup)
         return m.batch.workgroups[group] * self.waves_per_workgroup + local
@@ -266,11 +305,7 @@ class Machine:
 
     def fault(self, m: Convoy, message: str, wave: int | None = None, lane: int | None = None) -> EmulatorFault:
         """Make a fault that says where. ``wave``: a wave number of the batch (the convoy's first if not given)."""
-        group, local = m.batch.local_wave(m.waves[0] if wave is None else wave)
-        grid = self.launch.grid
-        place = str(group)
-        if grid[1] * grid[2] > 1:
-            place = f"({group % grid[0]}, {group // grid[0] % grid[1]}, {group // (grid[0] * grid[1])})"
         name = "" if m.instruction is None else m.instruction.name
-        where = f"workgroup {place} wave {local}" + ("" if lane is None else f" lane {lane}")
-        return EmulatorFault(f"{name} at {self.kernel.name}+{m.pc:#x}, {where}: {message}.")
+        where = self._place(int(m.waves[0]) if wave is None else wave, m)
+        lane_text = "" if lane is None else f" lane {lane}"
+        return EmulatorFault(f"{name} at {self.kernel.name}+{m.pc:#x}, {where}{lane_text}: {message}.")

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 f32, f64, i32 = np.float32, np.float64, np.int32
 
+# Decoded operands kept per batch, to bound memory: a batch of 256 waves holds 4 MB in each.
+DECODED_KEPT = 48
+
 # cbsz and blgp of the f8f6f4 forms: format code -> (name, registers of a 32-element operand).
 F8F6F4_FORMATS = {0: ("fp8", 8), 1: ("bf8", 8), 2: ("fp6", 6), 3: ("bf6", 6), 4: ("fp4", 4)}
 
@@ -164,6 +167,8 @@ def _operand(m: Convoy, row: int, regs: int, fmt: str, side: int, blocks: int) -
     # lane = block * per_block + group * side + index
     values = values.reshape(m.n, blocks, groups, side, elements).transpose(0, 1, 3, 2, 4)
     values = np.ascontiguousarray(values).reshape(m.n, blocks, side, groups * elements)
+    if len(batch.decoded) >= DECODED_KEPT:
+        batch.decoded.clear()
     # NOTE: the waves array is kept with the entry so that its id stays its own.
     batch.decoded[key] = (stamp, values, m.waves)
     return values

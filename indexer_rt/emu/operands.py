@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +29,14 @@ def _type(name: str, dtype: type, bits: int) -> Type:
 U16, I16, F16 = _type("U16", np.uint16, 16), _type("I16", np.int16, 16), _type("F16", np.float16, 16)
 U32, I32, F32 = _type("U32", np.uint32, 32), _type("I32", np.int32, 32), _type("F32", np.float32, 32)
 U64, I64, F64 = _type("U64", np.uint64, 64), _type("I64", np.int64, 64), _type("F64", np.float64, 64)
+# bfloat16 as raw bits: numpy has no such type.
+BF16 = Type("BF16", np.dtype(np.uint16), 1, 16)
 # Two 32-bit halves that a body handles apart: arrays of shape [2, waves, lanes].
 PK_F32, PK_B32 = Type("PK_F32", np.dtype(np.float32), 2, 64), Type("PK_B32", np.dtype(np.uint32), 2, 64)
 # A bool per lane, kept as a 64-bit scalar register pair.
 MASK = Type("MASK", np.dtype(bool), 2, 64)
 # Four registers that only pass through (v_mqsad_u32_u8 and the like are not in the tables; loads use Block).
-TYPES = {t.name: t for t in (U16, I16, F16, U32, I32, F32, U64, I64, F64, PK_F32, PK_B32, MASK)}
+TYPES = {t.name: t for t in (U16, I16, F16, BF16, U32, I32, F32, U64, I64, F64, PK_F32, PK_B32, MASK)}
 
 
 def block(regs: int) -> Type:
@@ -95,7 +98,7 @@ class Operand:
         first = {"v": 0, "a": AGPR_BIT, "s": SGPR_BIT}.get(self.kind)
         return 0 if first is None else ((1 << self.type.regs) - 1) << (first + self.index)
 
-    def having(self, **changes: object) -> Operand:
+    def having(self, **changes: Any) -> Operand:
         return replace(self, **changes)
 
     def constant_bits(self) -> int:
@@ -115,6 +118,8 @@ class Operand:
             return (SHARED_BASE if self.index == 235 else SHARED_BASE | 0xFFFFFFFF) >> (0 if bits == 64 else 32)
         if self.index in (237, 238):
             return (PRIVATE_BASE if self.index == 237 else PRIVATE_BASE | 0xFFFFFFFF) >> (0 if bits == 64 else 32)
+        if self.type is BF16:
+            return int(np.array(_FLOATS[self.index][0], np.float32).view(np.uint32)) >> 16
         if self.index == 248:
             return _INV_2PI_BITS[bits]
         width = bits if bits in _FLOAT_OF_BITS else 32

@@ -358,7 +358,7 @@ def _dot2c(opcode: int, name: str, widen: Callable[[Any], Any]) -> None:
         return (pairs[0][0] * pairs[1][0] + pairs[0][1] * pairs[1][1] + np.asarray(d).astype(f64)).astype(f32)
 
     for format_name, code in (("VOP2", opcode), ("VOP3", 0x100 + opcode)):
-        traits = {"base": "VOP2", "suffixed": True, "is_dot": True}
+        traits = {"base": "VOP2", "suffixed": True, "is_dot": True, "modifiers": True}
         add(Entry(format_name, code, name, (F32,), (("a", U32), ("b", U32), ("d", F32)), body, traits))
 
 
@@ -376,4 +376,14 @@ def _pk_fmac(a: Any, b: Any, d: Any) -> Any:
 
 for _format, _code in (("VOP2", 0x3C), ("VOP3", 0x13C)):
     _params = (("a", U32), ("b", U32), ("d", U32))
-    add(Entry(_format, _code, "v_pk_fmac_f16", (U32,), _params, _pk_fmac, {"base": "VOP2", "suffixed": True}))
+    add(
+        Entry(
+            _format,
+            _code,
+            "v_pk_fmac_f16",
+            (U32,),
+            _params,
+            _pk_fmac,
+            {"base": "VOP2", "suffixed": True, "modifiers": True},
+        )
+    )

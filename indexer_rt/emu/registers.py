@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import EmulatorFault
-from .operands import EXEC, SGPR_ROWS, VCC, Operand, Type
+from .operands import BF16, EXEC, SGPR_ROWS, VCC, Operand, Type
 
 if TYPE_CHECKING:
     from .convoy import Convoy
@@ -147,6 +147,11 @@ def fetch_vector(program: Program, operand: Operand) -> Fetch:
     plain = _fetch_plain(program, operand)
     if not (operand.negate or operand.absolute):
         return plain
+    if operand.type is BF16:
+        clear, flip = np.uint16(0x7FFF if operand.absolute else 0xFFFF), np.uint16(0x8000 if operand.negate else 0)
+        return lambda m: (plain(m) & clear) ^ flip
+    if operand.type.dtype.kind != "f":
+        raise EmulatorFault(f"the source modifiers of {operand} are not modelled here. Add them to the body in emu/.")
     if operand.absolute and operand.negate:
         return lambda m: -np.abs(plain(m))
     if operand.absolute:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .convoy import mode_problem
 from .operands import EXEC, I32, I64, U32, U64
 from .registers import fetch_scalar, write_scalar
 from .table import Entry, add, operation
@@ -620,10 +621,9 @@ def _build_setreg(program: Program, instruction: Instruction) -> Callable[[Convo
         if register != _MODE:
             raise m.batch.machine.fault(m, f"{instruction} is not modelled; only HW_REG_MODE can be set")
         mode = (m.mode & ~field) | (value << offset & field)
-        if mode & 0xF:
-            raise m.batch.machine.fault(
-                m, f"{instruction} asks for a rounding mode other than to nearest even, which is not modelled"
-            )
+        problem = mode_problem(mode)
+        if problem is not None:
+            raise m.batch.machine.fault(m, f"{instruction} asks for {problem}, which is not modelled")
         m.mode = mode
 
     def run(m: Convoy) -> Any:

@@ -77,10 +77,12 @@ def _buffer_values(m: Convoy, resource: np.ndarray, offsets: np.ndarray, count: 
         if inside.any():
             where = np.nonzero(inside)[0]
             places = address[where] + (offsets[where] + 4 * n).view(u64)
-            values[where, n] = m.batch.machine.memory.load(
-                places, 4, lambda i, text, w=where: complain(int(w[i]), text)
-            )[:, 0]
+            values[where, n] = m.batch.machine.memory.load(places, 4, _complain_at(where, complain))[:, 0]
     return values
+
+
+def _complain_at(where: np.ndarray, complain: Callable[[int, str], Exception]) -> Callable[[int, str], Exception]:
+    return lambda index, text: complain(int(where[index]), text)
 
 
 def _complain(m: Convoy) -> Callable[[int, str], Exception]:

@@ -53,7 +53,9 @@ def _sopk(instruction: Instruction) -> str:
     if traits.get("hwreg") == "get":
         return f"{instruction.name} {instruction.dst[0]}, {_hwreg(simm16)}"
     if traits.get("hwreg") == "set":
-        value = f"{instruction.fields['literal']:#x}" if traits.get("literal") else str(instruction.src["a"])
+        value = (
+            _small(signed(instruction.fields["literal"], 32)) if traits.get("literal") else str(instruction.src["a"])
+        )
         return f"{instruction.name} {_hwreg(simm16)}, {value}"
     first = instruction.dst[0] if instruction.dst else instruction.src["d"]
     return f"{instruction.name} {first}, {simm16 if traits.get('jump') else f'{simm16:#x}'}"
@@ -71,12 +73,26 @@ def _sopp(instruction: Instruction) -> str:
     if style == "optional" and simm16 == 0:
         return instruction.name
     if style == "sendmsg":
-        return f"{instruction.name} {_SENDMSG.get(simm16, simm16)}"
-    return f"{instruction.name} {simm16:#x}" if style == "hex" else f"{instruction.name} {simm16}"
+        return f"{instruction.name} {_sendmsg(simm16)}"
+    return f"{instruction.name} {simm16 if style in ('branch', 'optional') else _small(simm16)}"
 
 
-_SENDMSG = {1: "sendmsg(MSG_INTERRUPT)", 4: "sendmsg(MSG_SAVEWAVE)", 5: "sendmsg(MSG_STALL_WAVE_GEN)", 6:
-"sendmsg(MSG_HALT_WAVES)", 10: "sendmsg(MSG_GET_DOORBELL)"}  # fmt: skip
+def _small(value: int) -> str:
+    """Print an integer as LLVM does: those that are inline constants in decimal, others in hexadecimal."""
+    return str(value) if -16 <= value <= 64 else f"{value & 0xFFFFFFFF:#x}"
+
+
+def _sendmsg(simm16: int) -> str:
+    message, rest = simm16 & 15, simm16 >> 4
+    if rest == 0 and message in _MESSAGES:
+        return f"sendmsg({_MESSAGES[message]})"
+    return f"sendmsg({message}, {rest & 7}, {rest >> 4 & 3})" if simm16 < 0x400 and not rest & 8 else str(simm16)
+
+
+_MESSAGES = {
+    1: "MSG_INTERRUPT", 4: "MSG_SAVEWAVE", 5: "MSG_STALL_WAVE_GEN", 6: "MSG_HALT_WAVES", 7: "MSG_ORDERED_PS_DONE",
+    9: "MSG_GS_ALLOC_REQ", 10: "MSG_GET_DOORBELL",
+}  # fmt: skip
 
 
 def _smem(instruction: Instruction) -> str:
@@ -171,7 +187,7 @@ def _vop3(instruction: Instruction) -> str:
         return out + (" bound_ctrl:1" if fields["op_sel"] >> 1 & 1 else "") + (" fi:1" if fields["op_sel"] & 1 else "")
     if traits.get("bitop3"):
         table = truth_table(fields)
-        return out + (f" bitop3:{table:#x}" if table else "")
+        return out + (f" bitop3:{table if table <= 10 else hex(table)}" if table else "")
     if traits.get("op_sel") and fields["op_sel"]:
         sources = traits.get("op_sel_width", len(shown) + 1)
         bits = fields["op_sel"] if sources > 3 else (fields["op_sel"] & 3) | (fields["op_sel"] >> 3 & 1) << len(shown)

@@ -39,12 +39,15 @@ def build(program: Program, instruction: Instruction) -> Callable[[Convoy], None
     store = _results(program, instruction)
     flushes = not traits.get("raw") and any(t.name == "F32" for t in (*entry.dst, *(t for _, t in entry.params if t)))
 
+    ignores_exec = traits.get("ignores_exec", False)
+
     def run(m: Convoy) -> None:
         arguments = [fetch(m) for fetch in fetches]
+        mask = None if ignores_exec else m.mask
         if flushes and m.flush32:
-            store(m, flush(body(*map(flush, arguments))), m.mask)
+            store(m, flush(body(*map(flush, arguments))), mask)
         else:
-            store(m, body(*arguments), m.mask)
+            store(m, body(*arguments), mask)
 
     return run
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import floats
 from .floats import fma16, fma32, fma64, maximum, minimum, to_integer
-from .operands import F16, F32, F64, I16, I32, MASK, PK_F32, U16, U32, VCC
+from .operands import BF16, F16, F32, F64, I16, I32, MASK, PK_F32, U16, U32, VCC
 from .table import Entry, add, vop1, vop2, vop3
 
 f16, f32, f64, i32, u8, u16, u32 = np.float16, np.float32, np.float64, np.int32, np.uint8, np.uint16, np.uint32
@@ -296,13 +296,6 @@ def _(a: F16) -> I16:
     return _frexp_exponent(a).astype(np.int16)
 
 
-def _scale(a: Any, exponent: Any, wide: Any = f64) -> Any:
-    """a * 2**exponent; in float64 the power may overflow, so it is applied in halves."""
-    exponent = np.clip(np.asarray(exponent).astype(i32), -4200, 4200)
-    half = exponent >> 1
-    return np.ldexp(np.ldexp(np.asarray(a).astype(wide), half), exponent - half)
-
-
 @vop3(0x288, "v_ldexp_f32")
 def _(a: F32, b: I32) -> F32:
     return np.ldexp(a, np.clip(b, -4200, 4200)).astype(f32)
@@ -516,7 +509,7 @@ def _(a: F32, b: F32) -> U32:
 
 
 @vop1(0x5B, "v_cvt_f32_bf16")
-def _(a: U16) -> F32:
+def _(a: BF16) -> F32:
     return floats.from_bf16(a)
 
 

@@ -605,7 +605,7 @@ for _opcode, _name, _low, _high in ((0x265, "v_ashr_pk_i8_i32", -128, 127), (0x2
         parts = [(np.clip(x >> shift, _low, _high) & i32(255)).astype(u16) for x in (np.asarray(a), np.asarray(b))]
         return parts[0] | parts[1] << u16(8)
 
-    add(Entry("VOP3", _opcode, _name, (U16,), (("a", I32), ("b", I32), ("c", U32)), _, {"omod": False, "op_sel": True}))
+    add(Entry("VOP3", _opcode, _name, (U16,), (("a", I32), ("b", I32), ("c", U32)), _, {"omod": False}))
 
 
 # --- sums of absolute differences -----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Drive the stand-in for libamdhip64 (libamdhip64.c): compile it, ask it, make it fail, give it memory and torch a GPU.
 
-What is replaced by it is the driver, and nothing above: hip-python is the real, unmodified one. torch is a CPU build, so
-``Gpu`` answers in its place what this package asks torch about GPUs; CPU tensors then count as tensors of ``cuda:0``.
+It replaces the driver, and nothing above: hip-python is the real, unmodified one. torch is a CPU build, so ``Gpu``
+answers in its place what this package asks torch about GPUs; CPU tensors then count as tensors of ``cuda:0``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from indexer_rt import emu, torch_gpu
 from indexer_rt.code_object import CodeObject
-from indexer_rt.device import _buffer
+from indexer_rt.device import buffer_of
 from indexer_rt.launch import Launch
 from indexer_rt.problem import Tensors
 
@@ -194,7 +194,7 @@ class Memory:
     def __call__(self, launched: Launched) -> None:
         pointers = {name: launched.argument(name) for name in Tensors._fields}
         buffers = [
-            _buffer(name, tensor.data_ptr(), tensor)
+            buffer_of(name, tensor.data_ptr(), tensor)
             for tensor in self.tensors
             for name, pointer in pointers.items()
             if pointer == tensor.data_ptr()

@@ -1,0 +1,59 @@
+"""Change how the emulator end runs a launch, below everything that ships: fewer waves, less memory, other orders."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from indexer_rt import emu
+from indexer_rt.device import EmulatedDevice, buffer_of
+from indexer_rt.launch import WAVES_PER_WORKGROUP, Launch
+from indexer_rt.problem import Tensors
+
+
+def with_waves(launch: Launch, num_waves: int) -> Launch:
+    """Return the same launch shared out over another number of waves."""
+    offset = next(arg.offset for arg in launch.kernel.args if arg.name == "num_waves")
+    kernarg = bytearray(launch.kernarg)
+    struct.pack_into("<i", kernarg, offset, num_waves)
+    return replace(launch, grid=(-(-num_waves // WAVES_PER_WORKGROUP), 1, 1), kernarg=bytes(kernarg))
+
+
+def spans(buffer: emu.Buffer, allowed: np.ndarray) -> Iterator[emu.Buffer]:
+    """Yield the pieces of a buffer whose bytes are ``allowed`` (bool, one per byte)."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], allowed, [False])).astype(np.int8)))
+    for start, end in edges.reshape(-1, 2):
+        yield emu.Buffer(buffer.name, buffer.address + int(start), buffer.data[start:end], buffer.writable)
+
+
+@contextmanager
+def emulation(
+    *, num_waves: int | None = None, allowed: dict[str, np.ndarray] | None = None, **options: Any
+) -> Iterator[list[emu.RunStats]]:
+    """Within, launches on CPU tensors run strictly with ``options`` of ``emu.run``. Yields their statistics.
+
+    ``num_waves``: share the work over so many. ``allowed``: per tensor name, the only bytes that exist of it.
+    """
+    stats: list[emu.RunStats] = []
+
+    def run(self: EmulatedDevice, launch: Launch, tensors: Tensors) -> None:
+        pointers = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+        buffers: list[emu.Buffer] = []
+        addresses = self.addresses(tensors, pointers)
+        for name, address, tensor in zip(Tensors._fields, addresses, tensors, strict=True):
+            if tensor is None:
+                continue
+            whole = buffer_of(name, address, tensor)
+            buffers += spans(whole, allowed[name]) if allowed and name in allowed else [whole]
+        if num_waves is not None:
+            launch = with_waves(launch, num_waves)
+        stats.append(emu.run(launch, buffers, strict=True, **options))
+
+    with mock.patch.object(EmulatedDevice, "run", run):
+        yield stats
