@@ -169,10 +169,11 @@ def pointing(hip: Any, library: Library | None) -> Iterator[None]:
         return
     path = os.fsencode(library.path)
     if hip.__name__ == "hip.hip":  # hip-python 7 opens what this attribute says
-        importlib.import_module("hip.chip").DLL = path
+        chip: Any = importlib.import_module("hip.chip")
+        chip.DLL = path
         yield
         return
-    paths = importlib.import_module("rocm.bindings.util.paths")  # hip-python 10 asks this
+    paths: Any = importlib.import_module("rocm.bindings.util.paths")  # hip-python 10 asks this
     search = paths.get_library_path
 
     def get_library_path(shortname: str, *arguments: Any, **options: Any) -> bytes:

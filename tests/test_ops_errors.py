@@ -414,7 +414,7 @@ def test_settings_are_read() -> None:
     "variables, words",
     [
         ({"INDEXER_RT_STRICT": "yes"}, r"INDEXER_RT_STRICT: expected 0 or 1, got 'yes'"),
-        ({"INDEXER_RT_LOG": "loud"}, r"INDEXER_RT_LOG: expected 0, 1 \(info\) or one of debug, info, warning, error, got 'loud'"),
+        ({"INDEXER_RT_LOG": "loud"}, r"INDEXER_RT_LOG: expected 0, 1 \(info\) or one of debug, .*, error, got 'loud'"),
         ({"INDEXER_RT_STRIKT": "1"}, r"INDEXER_RT_STRIKT: no such setting\. indexer_rt reads INDEXER_RT_HSACO_DIR, "),
     ],
 )
