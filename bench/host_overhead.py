@@ -34,7 +34,12 @@ import indexer_rt  # noqa: E402
 from indexer_rt import call, hip, launch, torch_gpu  # noqa: E402
 
 BATCH = 200  # calls timed together; short, so that some batch is not disturbed
-RAW, TUPLE, EAGER, OPERATOR = "raw ctypes launch", "hip-python, tuple of arguments", "eager operator", "torch.ops operator"
+RAW, TUPLE, EAGER, OPERATOR = (
+    "raw ctypes launch",
+    "hip-python, tuple of arguments",
+    "eager operator",
+    "torch.ops operator",
+)
 
 
 def main() -> None:

@@ -225,8 +225,8 @@ class Problem:
         if -(-reach // TILE_TOKENS) * (block_kv // TILE_TOKENS) >= MAX_TILE_PRODUCT:
             raise ValueError(
                 f"kv_cache_fp8: block_kv {block_kv} is too large for rows of {reach} columns: the kernels divide by it "
-                f"exactly only while (columns / {TILE_TOKENS}) * (block_kv / {TILE_TOKENS}) is below 2**31. "
-                "Use smaller blocks."
+                f"exactly only while (columns / {TILE_TOKENS}) * (block_kv / {TILE_TOKENS}) is below 2**31. Use "
+                "smaller blocks."
             )
 
         # out

@@ -663,3 +663,12 @@ def test_strict_checks_per_row_ends_of_each_sequence() -> None:
     call.context_lens = torch.tensor([10, 20, 30, 150, 40], dtype=INT32)
     with pytest.raises(ValueError, match=r"block_tables: row 2 needs 3 columns for 150 tokens"):
         _contents(call)
+
+
+def test_a_block_too_large_to_divide_by_is_refused() -> None:
+    call = make_call(batch=1)
+    call.kv_cache_fp8 = torch.empty((1, 2**20, 1, 132), dtype=torch.uint8)
+    call.block_tables = torch.zeros((1, 2**11), dtype=torch.int32)
+    call.max_model_len = 2**31 - 1
+    with pytest.raises(ValueError, match="kv_cache_fp8: block_kv 1048576 is too large for rows of 2147483647 columns"):
+        call.check()

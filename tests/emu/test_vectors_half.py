@@ -340,7 +340,11 @@ add(
         "v_lerp_u8 v4, v1, v2, v3",
         # (a + b + the low bit of c) >> 1, byte by byte
         "v1 v2 v3 -> v4",
-        [(0x01020304, 0x02020202, 0x00000001, 0x01020203), (0xFF01FF01, 0xFF02FF02, 0x01010101, 0xFF02FF02)],
+        [
+            (0x01020304, 0x02020202, 0x00000001, 0x01020203),
+            (0xFF01FF01, 0xFF02FF02, 0x01010101, 0xFF02FF02),
+            (0xFF01FF01, 0xFF02FF02, 0xFEFEFEFE, 0xFF01FF01),
+        ],
     )
 )
 add(rows("v_sad_hi_u8", "v_sad_hi_u8 v4, v1, v2, v3", "v1 v2 v3 -> v4", [(0x01020304, 0x04030201, 7, (8 << 16) + 7)]))
