@@ -75,7 +75,7 @@ def subjects(standin: hip_standin.Standin) -> dict[str, Callable[[], object]]:
     eager(q, kv, w, lens, tables, 200, preshuffle=True, out=out)
 
     prepared = call.own.call.launch.__self__
-    function, *numbers, stream, _, extra = prepared._args
+    function, *numbers, stream, _, _ = prepared._args
     entries = prepared._keep[2]
     types = (ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
     values = (int(function), *numbers, 0, 0, ctypes.addressof(entries))
