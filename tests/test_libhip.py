@@ -274,13 +274,11 @@ def test_a_fork_of_a_process_in_which_torch_used_hip_is_refused_clearly(places: 
 
 
 def test_an_import_costs_less_than_50_ms_beyond_torch() -> None:
-    script = (
-        "import time; import torch; start = time.process_time(); import indexer_rt; print(time.process_time() - start)"
-    )
-    seconds = [
-        float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT).stdout)
-        for _ in range(5)
-    ]
+    script = "import time, torch; start = time.process_time(); import indexer_rt; print(time.process_time() - start)"
+    seconds: list[float] = []
+    while len(seconds) < 5 and min(seconds, default=1.0) >= 0.05:  # again where something else disturbed it
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+        seconds.append(float(done.stdout))
     assert min(seconds) < 0.05
 
 
