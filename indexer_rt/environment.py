@@ -21,7 +21,7 @@ class Environment:
     ``hsaco_dir``: INDEXER_RT_HSACO_DIR, a folder of code objects to use instead of the shipped ones, or None.
     ``libhip``: INDEXER_RT_LIBHIP, the libamdhip64 file to use, or None.
     ``strict``: INDEXER_RT_STRICT=1, check the preconditions that cost reads of device data before every launch.
-    ``log``: INDEXER_RT_LOG, the level of the logger ``indexer_rt``: debug, info, warning or error, or None.
+    ``log``: INDEXER_RT_LOG, the level of the logger ``indexer_rt``: debug, info (or 1), warning or error, or None.
     """
 
     hsaco_dir: Path | None = None
@@ -44,8 +44,9 @@ class Environment:
         if strict not in _SWITCH:
             raise ValueError(f"{PREFIX}STRICT: expected 0 or 1, got {strict!r}.")
         log = variables.get(f"{PREFIX}LOG", "").lower()
+        log = {"0": "", "1": "info"}.get(log, log)
         if log and log not in _LOG_LEVELS:
-            raise ValueError(f"{PREFIX}LOG: expected one of {', '.join(_LOG_LEVELS)}, got {log!r}.")
+            raise ValueError(f"{PREFIX}LOG: expected 0, 1 (info) or one of {', '.join(_LOG_LEVELS)}, got {log!r}.")
         hsaco_dir, libhip = variables.get(f"{PREFIX}HSACO_DIR"), variables.get(f"{PREFIX}LIBHIP")
         return cls(
             hsaco_dir=Path(hsaco_dir) if hsaco_dir else None,
@@ -57,8 +58,16 @@ class Environment:
 
 @functools.cache
 def current() -> Environment:
-    """Return the process's settings, read from ``os.environ`` at the first call, and set the logger's level."""
+    """Return the process's settings, read from ``os.environ`` at the first call, and set up the logger as they say.
+
+    With INDEXER_RT_LOG the logger writes to stderr, unless the program has given it, or the root logger, a handler.
+    """
     environment = Environment.read(os.environ)
     if environment.log:
-        logging.getLogger("indexer_rt").setLevel(environment.log.upper())
+        logger = logging.getLogger("indexer_rt")
+        logger.setLevel(environment.log.upper())
+        if not logger.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+            logger.addHandler(handler)
     return environment

@@ -8,6 +8,7 @@ alone reads device data, and only the strict mode calls it.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -271,7 +272,7 @@ class Problem:
         return torch.empty(shape, dtype=torch.float32, device=self.device)
 
 
-def signature(tensors: Tensors) -> tuple[Any, ...]:
+def signature(tensors: Iterable[Any]) -> tuple[Any, ...]:
     """Return a hashable value that determines, together with the other arguments, what ``Problem.check`` would say."""
     return tuple(
         [

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import hip_standin
 import pytest
 
 from indexer_rt import cli, demo, environment, hip, kv_cache, manifest, ops
@@ -248,31 +249,25 @@ def test_info_lists_the_code_objects_and_their_arguments(capsys: pytest.CaptureF
 
 
 def test_info_works_without_hip_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(hip, "_imported", [])
+    monkeypatch.setattr(hip, "_started", [])
     monkeypatch.setitem(sys.modules, "hip", None)
     assert cli.main(["info"]) == 0
     assert "HIP runtime: none that can be used. hip-python cannot be imported" in capsys.readouterr().out
 
 
-def test_info_says_that_there_is_no_runtime(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_info_says_that_there_is_no_runtime_and_where_it_was_looked_for() -> None:
+    script = "import sys; from indexer_rt import cli; sys.exit(cli.main(['info']))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "HIP runtime: none that can be used. hipInit: no usable HIP runtime: failed to dlopen" in done.stdout
+    assert "Looked in: INDEXER_RT_LIBHIP (not set); torch (" in done.stdout
+
+
+def test_info_gives_the_version_and_file_of_the_runtime(
+    standin: hip_standin.Standin, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def no_library() -> None:
-        raise RuntimeError("failed to dlopen 'libamdhip64.so'")  # as hip-python does
-
-    monkeypatch.setattr(hip, "_imported", [SimpleNamespace(hipRuntimeGetVersion=no_library)])
     assert cli.main(["info"]) == 0
-    out = capsys.readouterr().out
-    assert "HIP runtime: none that can be used. hipRuntimeGetVersion: no usable HIP runtime: failed to dlopen" in out
-
-
-def test_info_gives_the_version_of_the_runtime(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runtime = SimpleNamespace(hipRuntimeGetVersion=lambda: (0, 70226015))
-    monkeypatch.setattr(hip, "_imported", [runtime])
-    assert cli.main(["info"]) == 0
-    assert "HIP runtime: 7.2.26015\n" in capsys.readouterr().out
+    assert f"HIP runtime: 7.2.26015 ({standin.path})\n" in capsys.readouterr().out
 
 
 def test_info_works_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
