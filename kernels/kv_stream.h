@@ -21,9 +21,7 @@ struct KvStage<false> {
   i32x8 keys[kTilesPerStep];
   float scales[kTilesPerStep];  // of token lane % 16 of each tile
 
-  MEMBER float scale() const {
-    return of_own_tile(scales);
-  }
+  MEMBER float scale() const { return of_own_tile(scales); }
 };
 
 // Smaller pages: every token has its own page table entry.
@@ -103,8 +101,9 @@ struct KvStream<false> {
   }
 
  private:
-  // Quotient by tiles_per_page, exact while tiles * tiles_per_page < 2^31 (Granlund & Montgomery 1994, theorem 4.2 with
-  // l = 31): the product of tile and inverse is at most tile * tiles_per_page above tile * 2^31 / tiles_per_page.
+  // Quotient by tiles_per_page, exact while tile * tiles_per_page < 2^31 (Granlund & Montgomery 1994, theorem 4.2 with
+  // l = 31): inverse is less than 1 above 2^31 / tiles_per_page, so tile * inverse is less than tile too large, and the
+  // next quotient is at least 2^31 / tiles_per_page > tile away.
   MEMBER u32 page_of(u32 tile) const { return (static_cast<u64>(2 * tile) * inverse) >> 32; }
   MEMBER u32 in_page(u32 tile, u32 page) const { return (tile - page * tiles_per_page) * kTile; }
 
@@ -133,7 +132,7 @@ struct KvStream<true> {
   using Stage = KvStage<true>;
 
   Buffer table;                 // of this sequence
-  Bytes values_base;        // of the lane's 16 bytes and of its scale, were its token in block 0
+  Bytes values_base;            // of the lane's 16 bytes and of its scale, were its token in block 0
   Bytes scale_base;
   u32 block_stride;             // below 4 GiB here
   i32 shift;                    // log2(block_kv)
