@@ -403,6 +403,8 @@ def test_settings_are_read() -> None:
     )
     assert read == Environment(hsaco_dir=Path("/a"), libhip=None, strict=True, log="debug")
     assert Environment.read({"INDEXER_RT_LIBHIP": "/b.so"}).libhip == Path("/b.so")
+    assert Environment.read({"INDEXER_RT_EMULATOR": "fast"}) == Environment(fast_emulator=True)
+    assert Environment.read({"INDEXER_RT_EMULATOR": "strict"}) == Environment()
     assert (
         Environment.read({})
         == Environment.read({"INDEXER_RT_STRICT": "0", "INDEXER_RT_HSACO_DIR": ""})
@@ -414,6 +416,7 @@ def test_settings_are_read() -> None:
     "variables, words",
     [
         ({"INDEXER_RT_STRICT": "yes"}, r"INDEXER_RT_STRICT: expected 0 or 1, got 'yes'"),
+        ({"INDEXER_RT_EMULATOR": "1"}, r"INDEXER_RT_EMULATOR: expected strict or fast, got '1'"),
         ({"INDEXER_RT_LOG": "loud"}, r"INDEXER_RT_LOG: expected 0, 1 \(info\) or one of debug, .*, error, got 'loud'"),
         ({"INDEXER_RT_STRIKT": "1"}, r"INDEXER_RT_STRIKT: no such setting\. indexer_rt reads INDEXER_RT_HSACO_DIR, "),
     ],
