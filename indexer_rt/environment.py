@@ -21,12 +21,14 @@ class Environment:
     ``hsaco_dir``: INDEXER_RT_HSACO_DIR, a folder of code objects to use instead of the shipped ones, or None.
     ``libhip``: INDEXER_RT_LIBHIP, the libamdhip64 file to use, or None.
     ``strict``: INDEXER_RT_STRICT=1, check the preconditions that cost reads of device data before every launch.
+    ``enable``: INDEXER_RT_ENABLE=1, let the vLLM and SGLang plugins replace those stacks' own functions.
     ``log``: INDEXER_RT_LOG, the level of the logger ``indexer_rt``: debug, info, warning or error, or None.
     """
 
     hsaco_dir: Path | None = None
     libhip: Path | None = None
     strict: bool = False
+    enable: bool = False
     log: str | None = None
 
     @classmethod
@@ -36,13 +38,10 @@ class Environment:
         Raises ValueError for a value that means nothing and for an ``INDEXER_RT_`` name that does not exist (a typo
         would otherwise switch nothing on, silently).
         """
-        known = {f"{PREFIX}{name}" for name in ("HSACO_DIR", "LIBHIP", "STRICT", "LOG")}
+        known = {f"{PREFIX}{name}" for name in ("HSACO_DIR", "LIBHIP", "STRICT", "ENABLE", "LOG")}
         for name in variables:
             if name.startswith(PREFIX) and name not in known:
                 raise ValueError(f"{name}: no such setting. indexer_rt reads {', '.join(sorted(known))}.")
-        strict = variables.get(f"{PREFIX}STRICT", "")
-        if strict not in _SWITCH:
-            raise ValueError(f"{PREFIX}STRICT: expected 0 or 1, got {strict!r}.")
         log = variables.get(f"{PREFIX}LOG", "").lower()
         if log and log not in _LOG_LEVELS:
             raise ValueError(f"{PREFIX}LOG: expected one of {', '.join(_LOG_LEVELS)}, got {log!r}.")
@@ -50,9 +49,17 @@ class Environment:
         return cls(
             hsaco_dir=Path(hsaco_dir) if hsaco_dir else None,
             libhip=Path(libhip) if libhip else None,
-            strict=_SWITCH[strict],
+            strict=_switch(variables, "STRICT"),
+            enable=_switch(variables, "ENABLE"),
             log=log or None,
         )
+
+
+def _switch(variables: Mapping[str, str], name: str) -> bool:
+    value = variables.get(f"{PREFIX}{name}", "")
+    if value not in _SWITCH:
+        raise ValueError(f"{PREFIX}{name}: expected 0 or 1, got {value!r}.")
+    return _SWITCH[value]
 
 
 @functools.cache

@@ -404,6 +404,7 @@ def test_settings_are_read() -> None:
     )
     assert read == Environment(hsaco_dir=Path("/a"), libhip=None, strict=True, log="debug")
     assert Environment.read({"INDEXER_RT_LIBHIP": "/b.so"}).libhip == Path("/b.so")
+    assert Environment.read({"INDEXER_RT_ENABLE": "1"}) == Environment(enable=True)
     assert (
         Environment.read({})
         == Environment.read({"INDEXER_RT_STRICT": "0", "INDEXER_RT_HSACO_DIR": ""})
@@ -415,8 +416,12 @@ def test_settings_are_read() -> None:
     "variables, words",
     [
         ({"INDEXER_RT_STRICT": "yes"}, r"INDEXER_RT_STRICT: expected 0 or 1, got 'yes'"),
+        ({"INDEXER_RT_ENABLE": "true"}, r"INDEXER_RT_ENABLE: expected 0 or 1, got 'true'"),
         ({"INDEXER_RT_LOG": "loud"}, r"INDEXER_RT_LOG: expected one of debug, info, warning, error, got 'loud'"),
-        ({"INDEXER_RT_STRIKT": "1"}, r"INDEXER_RT_STRIKT: no such setting\. indexer_rt reads INDEXER_RT_HSACO_DIR, "),
+        (
+            {"INDEXER_RT_STRIKT": "1"},
+            r"INDEXER_RT_STRIKT: no such setting\. indexer_rt reads INDEXER_RT_ENABLE, INDEXER_RT_HSACO_DIR, ",
+        ),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(variables: dict[str, str], words: str) -> None:
