@@ -41,8 +41,9 @@ def measure(case: int, block_kv: int, is_strict: bool) -> tuple[str, ...]:
         start = time.perf_counter()
         logits = indexer_rt.fp8_paged_mqa_logits(*step, **workload.options)
         seconds = time.perf_counter() - start
+    tokens = "/".join(map(str, dict.fromkeys(lens)))
     return (
-        f"{len(lens)} sequences x {next_n} rows, {'/'.join(str(n) for n in dict.fromkeys(lens))} tokens, block {block_kv}",
+        f"{len(lens)} sequences x {next_n} rows, {tokens} tokens, block {block_kv}",
         "strict" if is_strict else "fast",
         f"{seconds:.2f}",
         f"{lane_instructions[0]}",

@@ -405,6 +405,7 @@ def test_settings_are_read() -> None:
     assert Environment.read({"INDEXER_RT_LIBHIP": "/b.so"}).libhip == Path("/b.so")
     assert Environment.read({"INDEXER_RT_EMULATOR": "fast"}) == Environment(fast_emulator=True)
     assert Environment.read({"INDEXER_RT_EMULATOR": "strict"}) == Environment()
+    assert Environment.read({"INDEXER_RT_ENABLE": "1"}) == Environment(enable=True)
     assert (
         Environment.read({})
         == Environment.read({"INDEXER_RT_STRICT": "0", "INDEXER_RT_HSACO_DIR": ""})
@@ -417,6 +418,8 @@ def test_settings_are_read() -> None:
     [
         ({"INDEXER_RT_STRICT": "yes"}, r"INDEXER_RT_STRICT: expected 0 or 1, got 'yes'"),
         ({"INDEXER_RT_EMULATOR": "1"}, r"INDEXER_RT_EMULATOR: expected strict or fast, got '1'"),
+        r"INDEXER_RT_STRIKT: no such setting\. indexer_rt reads INDEXER_RT_ENABLE, INDEXER_RT_HSACO_DIR, ",
+        ({"INDEXER_RT_ENABLE": "true"}, r"INDEXER_RT_ENABLE: expected 0 or 1, got 'true'"),
         ({"INDEXER_RT_LOG": "loud"}, r"INDEXER_RT_LOG: expected 0, 1 \(info\) or one of debug, .*, error, got 'loud'"),
         ({"INDEXER_RT_STRIKT": "1"}, r"INDEXER_RT_STRIKT: no such setting\. indexer_rt reads INDEXER_RT_HSACO_DIR, "),
     ],

@@ -116,6 +116,21 @@ def test_installed_wheel_verifies_its_code_objects(installed: Path, tmp_path: Pa
     assert f"{count} of {count} code objects are sound" in result.stdout
 
 
+def test_installed_wheel_offers_plugins_that_do_nothing_unless_enabled(installed: Path, tmp_path: Path) -> None:
+    script = (
+        "import importlib.metadata, sys\n"
+        "for group in ('vllm.general_plugins', 'sglang.srt.plugins'):\n"
+        "    (plugin,) = importlib.metadata.entry_points(group=group, name='indexer_rt')\n"
+        "    print(plugin.value, plugin.load()(), 'torch' in sys.modules)\n"
+    )
+    result = run(installed, tmp_path, "python", "-c", script)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "indexer_rt.compat.plugin:vllm_plugin None False",
+        "indexer_rt.compat.plugin:sglang_plugin None False",
+    ]
+
+
 def test_installed_wheel_gives_information(installed: Path, tmp_path: Path) -> None:
     result = run(installed, tmp_path, "indexer-rt", "info")
     assert result.returncode == 0, result.stdout + result.stderr
