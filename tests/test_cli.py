@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -283,6 +284,16 @@ def test_demo_without_torch_says_what_to_install(
     assert cli.main(["demo"]) == 1
     assert capsys.readouterr().err == f"indexer-rt demo: {cli.NO_TORCH}\n"
     assert 'pip install "indexer-rt[cpu]"' in cli.NO_TORCH and "ROCm" in cli.NO_TORCH
+
+
+@pytest.mark.parametrize(("command", "status"), [("--help", 0), ("info", 0), ("verify", 0), ("demo", 1)])
+def test_command_line_starts_without_torch(command: str, status: int) -> None:
+    # A process of its own: here every module that imports torch is loaded already.
+    body = f"import sys; sys.modules['torch'] = None; from indexer_rt import cli; sys.exit(cli.main(['{command}']))"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("INDEXER_RT_")}
+    done = subprocess.run([sys.executable, "-c", body], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_demo_agrees_with_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
