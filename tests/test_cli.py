@@ -249,6 +249,28 @@ def test_info_lists_the_code_objects_and_their_arguments(capsys: pytest.CaptureF
         ]
 
 
+def test_info_refuses_a_folder_without_code_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "folder_in_use", lambda: tmp_path)
+    assert cli.main(["info"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"indexer-rt info: {tmp_path}: holds no code object. Run ./build.sh")
+
+
+def test_reader_that_leaves_early_is_no_traceback() -> None:
+    body = "import sys; from indexer_rt import cli; input(); sys.exit(cli.main(['info']))"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", body], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
 def test_info_works_without_hip_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(hip, "_started", [])
     monkeypatch.setitem(sys.modules, "hip", None)
@@ -294,6 +316,14 @@ def test_command_line_starts_without_torch(command: str, status: int) -> None:
     done = subprocess.run([sys.executable, "-c", body], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("seed", ["-1", "1.5", str(2**63)])
+def test_demo_refuses_what_is_no_seed(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["demo", f"--seed={seed}"])
+    assert exit_info.value.code == 2
+    assert f"argument --seed: expected 0 to 2**63 - 1, got {seed!r}" in capsys.readouterr().err
 
 
 def test_demo_agrees_with_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
