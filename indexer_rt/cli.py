@@ -10,13 +10,8 @@ from pathlib import Path
 
 from . import environment, manifest, table
 from .code_object import CodeObject, Kernel
-from .errors import CodeObjectError, IndexerRtError
+from .errors import NO_TORCH, CodeObjectError, IndexerRtError
 from .verify import verify
-
-NO_TORCH = (
-    'torch is not installed. Run: pip install "indexer-rt[cpu]" (in a checkout: pip install ".[cpu]"), or install the '
-    "ROCm build of torch that matches your ROCm."
-)
 
 
 def main(words: list[str] | None = None) -> int:

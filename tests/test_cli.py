@@ -318,6 +318,14 @@ def test_command_line_starts_without_torch(command: str, status: int) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("name", ["fp8_paged_mqa_logits", "kv_cache"])
+def test_import_without_torch_says_what_to_install(name: str) -> None:
+    body = f"import sys; sys.modules['torch'] = None; from indexer_rt import {name}"
+    done = subprocess.run([sys.executable, "-c", body], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {cli.NO_TORCH}"
+
+
 @pytest.mark.parametrize("seed", ["-1", "1.5", str(2**63)])
 def test_demo_refuses_what_is_no_seed(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
