@@ -57,9 +57,8 @@ def main() -> None:
     if len(sys.argv) == 4:
         print(json.dumps(measure(*map(int, sys.argv[1:3]), sys.argv[3] == "strict")))
         return
-    print(
-        f"measured: emulation on {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start"
-    )
+    load = os.getloadavg()[0]
+    print(f"measured: emulation on {platform.machine()}, {os.cpu_count()} cores, load {load:.1f} before")
     rows = []
     for case in range(len(CASES)):
         for block_kv in (64, 1):

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import sys
 from pathlib import Path
 
 from . import environment, manifest, table
 from .code_object import CodeObject, Kernel
-from .errors import IndexerRtError
+from .errors import NO_TORCH, CodeObjectError, IndexerRtError
 from .verify import verify
-
-NO_TORCH = (
-    'torch is not installed. Run: pip install "indexer-rt[cpu]" (in a checkout: pip install ".[cpu]"), or install the '
-    "ROCm build of torch that matches your ROCm."
-)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -26,7 +22,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="indexer-rt", description="Lightning-indexer logits on gfx950.")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="run the code objects on a decode step and compare with the reference")
-    demo.add_argument("--seed", type=int, default=0, help="seed of the random tensors (default 0)")
+    demo.add_argument("--seed", type=_seed, default=0, help="seed of the random tensors, 0 to 2**63 - 1 (default 0)")
     commands.add_parser("info", help="list the code objects, and the HIP runtime if there is one")
     check = commands.add_parser("verify", help="check hashes, ELF, manifest and every instruction of the code objects")
     check.add_argument("folder", nargs="?", type=Path, help="folder of code objects (default: those in use)")
@@ -44,17 +40,30 @@ def main(words: list[str] | None = None) -> int:
         parser.error(str(error))
     try:
         if arguments.command == "demo":
-            return run_demo(arguments.seed)
-        if arguments.command == "sweep":
+            status = run_demo(arguments.seed)
+        elif arguments.command == "sweep":
             if arguments.jobs < 1:
                 parser.error(f"--jobs: expected 1 or more, got {arguments.jobs}")
-            return run_sweep(arguments.filter, arguments.sample, arguments.jobs, arguments.output)
-        if arguments.command == "info":
-            return print_info()
-        return run_verify(arguments.folder or folder_in_use())
+            status = run_sweep(arguments.filter, arguments.sample, arguments.jobs, arguments.output)
+        elif arguments.command == "info":
+            status = print_info()
+        else:
+            status = run_verify(arguments.folder or folder_in_use())
+        sys.stdout.flush()
+        return status
     except IndexerRtError as error:
         print(f"indexer-rt {arguments.command}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # The reader is gone (`| head`). What is still buffered must not fail once more when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _seed(word: str) -> int:
+    if not word.isdecimal() or int(word) >= 2**63:
+        raise argparse.ArgumentTypeError(f"expected 0 to 2**63 - 1, got {word!r}")
+    return int(word)
 
 
 def folder_in_use() -> Path:
@@ -149,10 +158,17 @@ def run_sweep(text: str, is_sample: bool, jobs: int, output: Path) -> int:
 
 
 def print_info() -> int:
-    """Print the code objects, their resources and arguments, and what is installed to run them. Returns 0."""
+    """Print the code objects, their resources and arguments, and what is installed to run them. Returns 0.
+
+    Raises CodeObjectError for a folder without any, and for a file that is none.
+    """
     folder = folder_in_use()
-    print(f"code objects in {folder}")
     kernels = [manifest.only_kernel(CodeObject.read(path)) for path in sorted(folder.glob("*.hsaco"))]
+    if not kernels:
+        raise CodeObjectError(
+            f"{folder}: holds no code object. Run ./build.sh, or reinstall, or unset INDEXER_RT_HSACO_DIR."
+        )
+    print(f"code objects in {folder}")
     print(*table.lines_of(_INFO_HEADINGS, [_info_row(kernel) for kernel in kernels]), sep="\n")
     for args in dict.fromkeys(kernel.args for kernel in kernels):
         print("\narguments (offset, bytes, name, kind)")

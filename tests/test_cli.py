@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -248,6 +249,28 @@ def test_info_lists_the_code_objects_and_their_arguments(capsys: pytest.CaptureF
         ]
 
 
+def test_info_refuses_a_folder_without_code_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "folder_in_use", lambda: tmp_path)
+    assert cli.main(["info"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"indexer-rt info: {tmp_path}: holds no code object. Run ./build.sh")
+
+
+def test_reader_that_leaves_early_is_no_traceback() -> None:
+    body = "import sys; from indexer_rt import cli; input(); sys.exit(cli.main(['info']))"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", body], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
 def test_info_works_without_hip_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(hip, "_started", [])
     monkeypatch.setitem(sys.modules, "hip", None)
@@ -283,6 +306,32 @@ def test_demo_without_torch_says_what_to_install(
     assert cli.main(["demo"]) == 1
     assert capsys.readouterr().err == f"indexer-rt demo: {cli.NO_TORCH}\n"
     assert 'pip install "indexer-rt[cpu]"' in cli.NO_TORCH and "ROCm" in cli.NO_TORCH
+
+
+@pytest.mark.parametrize(("command", "status"), [("--help", 0), ("info", 0), ("verify", 0), ("demo", 1)])
+def test_command_line_starts_without_torch(command: str, status: int) -> None:
+    # A process of its own: here every module that imports torch is loaded already.
+    body = f"import sys; sys.modules['torch'] = None; from indexer_rt import cli; sys.exit(cli.main(['{command}']))"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("INDEXER_RT_")}
+    done = subprocess.run([sys.executable, "-c", body], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["fp8_paged_mqa_logits", "kv_cache"])
+def test_import_without_torch_says_what_to_install(name: str) -> None:
+    body = f"import sys; sys.modules['torch'] = None; from indexer_rt import {name}"
+    done = subprocess.run([sys.executable, "-c", body], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {cli.NO_TORCH}"
+
+
+@pytest.mark.parametrize("seed", ["-1", "1.5", str(2**63)])
+def test_demo_refuses_what_is_no_seed(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["demo", f"--seed={seed}"])
+    assert exit_info.value.code == 2
+    assert f"argument --seed: expected 0 to 2**63 - 1, got {seed!r}" in capsys.readouterr().err
 
 
 def test_demo_agrees_with_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
