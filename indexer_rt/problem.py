@@ -185,7 +185,7 @@ class Problem:
                     "cu_seqlens_q, got None."
                 )
             _check_dtype("cu_seqlens_q", cu_seqlens_q, torch.int32)
-            if cu_seqlens_q.ndim != 1 or cu_seqlens_q.numel() < 1 or _stride(cu_seqlens_q, 0) not in (0, 4):
+            if cu_seqlens_q.ndim != 1 or cu_seqlens_q.numel() < 1 or (batch > 0 and cu_seqlens_q.stride(0) != 1):
                 raise ValueError(
                     f"cu_seqlens_q: expected a dense [batch + 1], got {list(cu_seqlens_q.shape)} with strides "
                     f"{list(cu_seqlens_q.stride())}."

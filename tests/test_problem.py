@@ -425,6 +425,11 @@ REFUSED_PACKED = {
         ValueError,
         "cu_seqlens_q: expected a dense [batch + 1], got [4] with strides [2].",
     ),
+    "cu-expanded": (
+        _set(cu_seqlens_q=_zeros(1, dtype=INT32).expand(4)),
+        ValueError,
+        "cu_seqlens_q: expected a dense [batch + 1], got [4] with strides [0].",
+    ),
     "cu-empty": (_set(cu_seqlens_q=_zeros(0, dtype=INT32)), ValueError, "cu_seqlens_q: expected a dense [batch + 1], "
     "got [0]"),
     "cu-batch": (
