@@ -25,6 +25,9 @@ ALIGNMENT = 4
 multiple of 4 (unaligned access is allowed for global memory on gfx950)."""
 
 
+MAX_MODEL_LEN = 2**30 - 1
+"""Columns. The kernels count the bytes of a row of the output, and of a row of the block table, in 32 bits."""
+
 TILE_TOKENS = 16
 MAX_TILE_PRODUCT = 2**31
 """kernels/kv_stream.h, page_of: the range in which a multiplication by the inverse divides exactly."""
@@ -52,6 +55,7 @@ _OPTIONAL = frozenset(("cu_seqlens_q", "logits"))
 class Problem:
     """Describe one checked call. Strides in bytes; the stride of a dimension of size 1 is 0.
 
+    ``table_width`` counts the columns of the block table that max_model_len leaves a use for.
     ``next_n`` rows per sequence: exactly (native form) or at most (packed form, ``is_packed``, where ``num_rows`` rows
     are shared out by cu_seqlens_q). ``lens_per_row``: context_lens holds each row's own end, else each sequence's
     length.
@@ -127,7 +131,7 @@ class Problem:
         for name, flag in (("preshuffle", preshuffle), ("clean_logits", clean_logits), ("lens_per_row", lens_per_row)):
             if not isinstance(flag, bool) and (flag is not None or name == "preshuffle"):
                 raise TypeError(f"{name}: expected a bool, got {type(flag).__name__}.")
-        columns = _integer("max_model_len", max_model_len, 0)
+        columns = _integer("max_model_len", max_model_len, 0, MAX_MODEL_LEN)
 
         # q
         if q.dtype != pages.FP8:
@@ -220,7 +224,8 @@ class Problem:
                 ".contiguous()."
             )
 
-        reach = min(columns, block_tables.shape[1] * block_kv)
+        table_width = min(block_tables.shape[1], -(-columns // block_kv))  # columns past it are beyond max_model_len
+        reach = min(columns, table_width * block_kv)
         if -(-reach // TILE_TOKENS) * (block_kv // TILE_TOKENS) >= MAX_TILE_PRODUCT:
             raise ValueError(
                 f"kv_cache_fp8: block_kv {block_kv} is too large for rows of {reach} columns: the kernels divide by it "
@@ -243,7 +248,7 @@ class Problem:
             next_n=next_n,
             num_rows=num_rows,
             max_model_len=columns,
-            table_width=block_tables.shape[1],
+            table_width=table_width,
             preshuffle=preshuffle,
             is_packed=is_packed,
             lens_per_row=per_row,
@@ -352,10 +357,11 @@ def check_contents(problem: Problem, tensors: Tensors) -> None:
                     f"and at most {problem.num_rows} rows."
                 )
     lens = tensors.context_lens.reshape(-1).tolist()
-    for i, length in enumerate(lens):
-        if not 0 <= length <= problem.max_model_len:
+    needed_lens = range(cu[-1]) if problem.lens_per_row else [b for b in range(problem.batch) if cu[b + 1] > cu[b]]
+    for i in needed_lens:
+        if not 0 <= lens[i] <= problem.max_model_len:
             raise ValueError(
-                f"context_lens: entry {i} is {length}, expected 0 to {problem.max_model_len} (max_model_len)."
+                f"context_lens: entry {i} is {lens[i]}, expected 0 to {problem.max_model_len} (max_model_len)."
             )
     scales = pages.scales_of(tensors.kv_cache)
     for b in range(problem.batch):
@@ -390,8 +396,9 @@ def check_contents(problem: Problem, tensors: Tensors) -> None:
 def _check_kind(public: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{public}: expected a torch.Tensor, got {type(tensor).__name__}.")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{public}: expected a strided tensor, got layout {tensor.layout}.")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        what = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+        raise TypeError(f"{public}: expected a strided tensor, got {what}.")
 
 
 def _check_plain(public: str, tensor: Tensor) -> None:
@@ -414,7 +421,7 @@ def _check_dtype(public: str, tensor: Tensor, wanted: torch.dtype) -> None:
         )
 
 
-def _integer(name: str, value: Any, low: int) -> int:
+def _integer(name: str, value: Any, low: int, high: int = INT32_MAX) -> int:
     """Return a host integer. Tensors are refused although they convert: that would wait for the device."""
     if type(value) is not int:
         if isinstance(value, bool | Tensor) or not hasattr(value, "__index__"):
@@ -422,9 +429,12 @@ def _integer(name: str, value: Any, low: int) -> int:
                 f"{name}: expected an int, got {type(value).__name__}."
                 + (" Reading a tensor would wait for the device." if isinstance(value, Tensor) else "")
             )
-        value = operator.index(value)
-    if not low <= value <= INT32_MAX:
-        raise ValueError(f"{name}: expected {low} to {INT32_MAX}, got {value}.")
+        try:
+            value = operator.index(value)
+        except TypeError as error:
+            raise TypeError(f"{name}: expected an int, got {type(value).__name__}: {error}.") from error
+    if not low <= value <= high:
+        raise ValueError(f"{name}: expected {low} to {high}, got {value}.")
     return int(value)
 
 

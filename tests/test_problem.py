@@ -373,8 +373,14 @@ REFUSED = {
         TypeError,
         "max_model_len: expected an int, got Tensor. Reading a tensor would wait for the device.",
     ),
-    "length-negative": (_set(max_model_len=-1), ValueError, "max_model_len: expected 0 to 2147483647, got -1."),
-    "length-huge": (_set(max_model_len=2**31), ValueError, "max_model_len: expected 0 to 2147483647, got 2147483648."),
+    "length-negative": (_set(max_model_len=-1), ValueError, "max_model_len: expected 0 to 1073741823, got -1."),
+    "nested": (
+        _set(weights=lambda c: torch.nested.nested_tensor([c.weights[0]], layout=torch.strided)),
+        TypeError,
+        "weights: expected a strided tensor, got a nested tensor.",
+    ),
+    "length-array": (_set(max_model_len=np.array([200])), TypeError, "max_model_len: expected an int, got ndarray"),
+    "length-huge": (_set(max_model_len=2**30), ValueError, "max_model_len: expected 0 to 1073741823, got 1073741824."),
     "preshuffle-none": (_set(preshuffle=None), TypeError, "preshuffle: expected a bool, got NoneType."),
     "preshuffle-int": (_set(preshuffle=1), TypeError, "preshuffle: expected a bool, got int."),
     "clean-int": (_set(clean_logits=1), TypeError, "clean_logits: expected a bool, got int."),
@@ -387,6 +393,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("change, error, words", REFUSED.values(), ids=REFUSED.keys())
 def test_a_wrong_argument_is_refused_by_name(
     change: Callable[[Call], None], error: type[Exception], words: str
@@ -569,7 +576,7 @@ def test_extents_end_at_the_last_reachable_byte() -> None:
 # Signatures -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED.keys() - {"sparse"}))  # a sparse tensor has no strides to compare
+@pytest.mark.parametrize("name", sorted(REFUSED.keys() - {"sparse", "nested"}))  # those have no strides to compare
 def test_whatever_is_refused_has_another_signature_or_option(name: str) -> None:
     good, bad = make_call(), make_call()
     REFUSED[name][0](bad)
@@ -663,6 +670,18 @@ def test_strict_names_a_cu_seqlens_q_that_does_not_rise(cu: list[int], words: st
         _contents(call)
 
 
+@pytest.mark.parametrize("per_row", [False, True])
+def test_strict_ignores_lengths_that_belong_to_no_row(per_row: bool) -> None:
+    call = make_packed()
+    call.lens_per_row = per_row
+    if per_row:
+        call.cu_seqlens_q = torch.tensor([0, 2, 2, 4], dtype=INT32)
+        call.context_lens = torch.tensor([4, 5, 6, 7, -1], dtype=INT32)
+    else:
+        call.context_lens = torch.tensor([4, 2**31 - 1, 5], dtype=INT32)  # the second sequence has no rows
+    _contents(call)
+
+
 def test_strict_checks_per_row_ends_of_each_sequence() -> None:
     call = make_packed(width=2)
     call.context_lens = torch.tensor([10, 20, 30, 150, 40], dtype=INT32)
@@ -670,10 +689,15 @@ def test_strict_checks_per_row_ends_of_each_sequence() -> None:
         _contents(call)
 
 
+@pytest.mark.parametrize("max_model_len, wanted", [(0, 0), (1, 1), (64, 1), (65, 2), (1000, 10)])
+def test_columns_of_the_table_past_max_model_len_do_not_count(max_model_len: int, wanted: int) -> None:
+    assert make_call(width=10, max_model_len=max_model_len).check().table_width == wanted
+
+
 def test_a_block_too_large_to_divide_by_is_refused() -> None:
     call = make_call(batch=1)
     call.kv_cache_fp8 = torch.empty((1, 2**20, 1, 132), dtype=torch.uint8)
     call.block_tables = torch.zeros((1, 2**11), dtype=torch.int32)
-    call.max_model_len = 2**31 - 1
-    with pytest.raises(ValueError, match="kv_cache_fp8: block_kv 1048576 is too large for rows of 2147483647 columns"):
+    call.max_model_len = 2**30 - 1
+    with pytest.raises(ValueError, match="kv_cache_fp8: block_kv 1048576 is too large for rows of 1073741823 columns"):
         call.check()
