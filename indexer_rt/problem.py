@@ -175,11 +175,9 @@ class Problem:
                 f"block is block_kv fp8 rows of head_dim {head_dim}, then block_kv float32 scales."
             )
         kv_block_stride = _stride(kv_cache, 0)
-        if kv_block_stride % ALIGNMENT:
-            raise ValueError(
-                f"kv_cache_fp8: expected a block stride in multiples of {ALIGNMENT} bytes, got {kv_block_stride}. "
-                "Pad the blocks: their scales are float32."
-            )
+        reason = why_not_block_stride(kv_block_stride)
+        if reason is not None:
+            raise ValueError(reason)
 
         # cu_seqlens_q
         if is_packed:
@@ -274,6 +272,16 @@ class Problem:
         if self.is_packed and self.clean_logits:
             return torch.full(shape, float("-inf"), dtype=torch.float32, device=self.device)
         return torch.empty(shape, dtype=torch.float32, device=self.device)
+
+
+def why_not_block_stride(kv_block_stride: int) -> str | None:
+    """Say why cache blocks may not lie this many bytes apart, or None when they may."""
+    if kv_block_stride % ALIGNMENT:
+        return (
+            f"kv_cache_fp8: expected a block stride in multiples of {ALIGNMENT} bytes, got {kv_block_stride}. "
+            "Pad the blocks: their scales are float32."
+        )
+    return None
 
 
 def signature(tensors: Tensors) -> tuple[Any, ...]:

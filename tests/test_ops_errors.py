@@ -152,6 +152,14 @@ UNSUPPORTED = {
         {"block_kv": 3, "preshuffle": False},
         "block_kv: expected one of 1, 2, 4, 8 or a multiple of 16, got 3.",
     ),
+    "block-stride-odd": (
+        lambda call: setattr(
+            call, "kv_cache_fp8", torch.zeros(16, 8450, dtype=torch.uint8)[:, :8448].unflatten(1, (64, 1, 132))
+        ),
+        {"kv_block_stride": 8450},
+        "kv_cache_fp8: expected a block stride in multiples of 4 bytes, got 8450. Pad the blocks: their scales are "
+        "float32.",
+    ),
     "block-1-shuffled": (
         _block(1, True),
         {"block_kv": 1},
