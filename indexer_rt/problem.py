@@ -148,7 +148,8 @@ class Problem:
                 f"{list(q.shape)}."
             )
         num_heads, head_dim = q.shape[-2:]
-        if (head_dim > 1 and q.stride(-1) != 1) or (num_heads > 1 and q.stride(-2) != head_dim):
+        # NOTE: an empty tensor's strides mean nothing: from numpy they are 0, and .contiguous() keeps them.
+        if q.numel() and ((head_dim > 1 and q.stride(-1) != 1) or (num_heads > 1 and q.stride(-2) != head_dim)):
             raise ValueError(
                 f"q_fp8: expected the last two dimensions dense, strides [..., {head_dim}, 1], got {list(q.stride())}. "
                 "Call .contiguous()."
@@ -160,7 +161,7 @@ class Problem:
             batch, next_n = q.shape[0], (q.shape[1] if q.ndim == 4 else 1)
             num_rows = batch * next_n
             q_seq_stride, q_row_stride = _stride(q, 0), (_stride(q, 1) if q.ndim == 4 else 0)
-        if q_seq_stride % Q_ALIGNMENT or q_row_stride % Q_ALIGNMENT:
+        if q.numel() and (q_seq_stride % Q_ALIGNMENT or q_row_stride % Q_ALIGNMENT):
             raise ValueError(
                 f"q_fp8: expected row strides in multiples of {Q_ALIGNMENT} bytes, got strides {list(q.stride())}. "
                 "Call .contiguous()."
@@ -216,7 +217,7 @@ class Problem:
             raise ValueError(
                 f"block_tables: expected [{batch}, table width] for {batch} sequences, got {list(block_tables.shape)}."
             )
-        if block_tables.shape[1] > 1 and block_tables.stride(1) != 1:
+        if block_tables.numel() and block_tables.shape[1] > 1 and block_tables.stride(1) != 1:
             raise ValueError(
                 f"block_tables: expected a column stride of 1, got strides {list(block_tables.stride())}. Call "
                 ".contiguous()."
@@ -463,7 +464,7 @@ def _weights_strides(
             "heads, "
             f"got {list(shape)}."
         )
-    if num_heads > 1 and weights.stride(2 if by_sequence else 1) != 1:
+    if weights.numel() and num_heads > 1 and weights.stride(2 if by_sequence else 1) != 1:
         raise ValueError(
             f"weights: expected a head stride of 1, got strides {list(weights.stride())}. Call .contiguous()."
         )
@@ -508,7 +509,7 @@ def _logits_stride(logits: Tensor, num_rows: int, columns: int) -> int:
     _check_dtype("out", logits, torch.float32)
     if logits.ndim != 2 or logits.shape[0] != num_rows or logits.shape[1] < columns:
         raise ValueError(f"out: expected [{num_rows}, at least {columns}], got {list(logits.shape)}.")
-    if logits.shape[1] > 1 and logits.stride(1) != 1:
+    if logits.numel() and logits.shape[1] > 1 and logits.stride(1) != 1:
         raise ValueError(f"out: expected a column stride of 1, got strides {list(logits.stride())}.")
     stride = _stride(logits, 0)
     if num_rows > 1 and stride < columns * 4:

@@ -174,6 +174,16 @@ def test_empty_dimensions_are_no_errors(options: dict[str, int], has_work: bool)
     assert problem.new_logits().shape == (problem.num_rows, problem.max_model_len)
 
 
+def test_strides_of_empty_tensors_do_not_matter() -> None:
+    call = make_packed(counts=(0, 0))
+    for name in ("q_fp8", "weights", "kv_cache_fp8"):
+        tensor = getattr(call, name)[:0]
+        setattr(call, name, tensor.as_strided(tensor.shape, [0] * tensor.ndim))  # as torch.from_numpy makes them
+    call.out = torch.zeros(0, 200).as_strided((0, 200), (0, 0))
+    call.max_next_n = 1
+    assert not call.check().has_work
+
+
 def test_an_empty_table_without_a_fill_is_no_work() -> None:
     call = make_call(width=0)
     call.clean_logits = False
