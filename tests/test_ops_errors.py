@@ -293,6 +293,14 @@ def test_the_emulator_gets_exactly_the_memory_that_the_tensors_reach(emulated: l
     assert call.out[0, 0] == 5.0
 
 
+def test_the_emulator_refuses_a_storage_that_was_resized(emulated: list[Any]) -> None:
+    call = make_call()
+    call.kv_cache_fp8.untyped_storage().resize_(1000)
+    with pytest.raises(ValueError, match=r"kv_cache: reaches byte 135168 of a storage that was resized to 1000\."):
+        indexer_rt.fp8_paged_mqa_logits(**call.arguments())
+    assert call.kv_cache_fp8.untyped_storage().nbytes() == 1000 and not emulated
+
+
 def test_the_emulator_s_addresses_are_the_packed_ones_and_far_apart(emulated: list[Any]) -> None:
     indexer_rt.fp8_paged_mqa_logits(**make_packed().arguments())
     ((launch, buffers, _),) = emulated
