@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import CodeObjectError
 from .manifest import HEAD_DIM, shipped_folder
-from .problem import Problem
+from .problem import Problem, why_not_block_stride
 
 OPERATOR = "fp8_paged_mqa_logits"
 GATHER_BLOCKS = (1, 2, 4, 8)
@@ -117,6 +117,9 @@ class Catalog:
                 f"preshuffle: expected False for block_kv {block_kv}, got True. Preshuffled blocks are tiles of "
                 f"{PAGE_MULTIPLE} tokens; smaller blocks are plain."
             )
+        reason = None if kv_block_stride is None else why_not_block_stride(kv_block_stride)
+        if reason is not None:
+            return reason
         addressing = addressing_of(block_kv)
         if addressing == "gather" and kv_block_stride is not None and kv_block_stride >= _MAX_GATHER_STRIDE:
             return (
@@ -225,6 +228,9 @@ def _entry(path: Path, position: int, line: Any) -> Entry:
         raise CodeObjectError(f"{path}: entry {position}: 'file' is {file!r}, expected a name in the same folder.")
     if addressing not in ("page", "gather"):
         raise CodeObjectError(f"{path}: entry {position}: 'addressing' is {addressing!r}, expected 'page' or 'gather'.")
+    rows_per_wave = take(problem, "rows_per_wave", int)
+    if rows_per_wave < 1:
+        raise CodeObjectError(f"{path}: entry {position}: 'rows_per_wave' is {rows_per_wave}, expected at least 1.")
     return Entry(
         name=take(line, "name", str),
         path=path.parent / file,
@@ -232,7 +238,7 @@ def _entry(path: Path, position: int, line: Any) -> Entry:
         sha256=take(line, "sha256", str),
         num_heads=take(problem, "num_heads", int),
         head_dim=take(problem, "head_dim", int),
-        rows_per_wave=take(problem, "rows_per_wave", int),
+        rows_per_wave=rows_per_wave,
         addressing=addressing,
         manifest=line,
     )

@@ -49,7 +49,7 @@ def geometry(kv_cache: Tensor, *, name: str = "kv_cache") -> tuple[int, int, int
             "then "
             "block_kv float32 scales; view a flat pool as this shape."
         )
-    if kv_cache.stride(-1) != 1 or (shape[1] > 1 and kv_cache.stride(1) != shape[-1]):
+    if kv_cache.numel() and (kv_cache.stride(-1) != 1 or (shape[1] > 1 and kv_cache.stride(1) != shape[-1])):
         raise ValueError(
             f"{name}: expected every block dense, strides [any, {shape[-1]}, ..., 1], got {list(kv_cache.stride())}. "
             "Only the block stride is free."

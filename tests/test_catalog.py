@@ -200,6 +200,7 @@ def test_a_foreign_file_name_says_so(folder: Path) -> None:
         ([line("a", sha256=None)], r"entry 0: expected 'sha256' of type str, got None"),
         ([line("a", 1, "scatter")], r"entry 0: 'addressing' is 'scatter', expected 'page' or 'gather'"),
         ([line("a", rows="1")], r"entry 0: expected 'rows_per_wave' of type int, got '1'"),
+        ([line("a", rows=0)], r"entry 0: 'rows_per_wave' is 0, expected at least 1"),
         ([line("a", rows=True)], r"entry 0: expected 'rows_per_wave' of type int, got True"),
         ([line("a", 2), line("b", 2)], r"a and b solve the same problems\. Remove one"),
     ],

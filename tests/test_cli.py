@@ -125,6 +125,18 @@ def test_verify_finds_registers_that_leave_too_little_room(folder: Path, capsys:
     assert fault == "flags: WAVES_PER_SIMD is 4, but the registers leave room for 2"
 
 
+@pytest.mark.parametrize("key", ["name", "file", "sha256", "problem", "compiler", "flags"])
+@pytest.mark.parametrize("value", [None, 7, [1]])
+def test_verify_names_a_manifest_field_of_the_wrong_type(
+    folder: Path, key: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = json.loads((folder / "manifest.json").read_text())[:1]
+    entries[0][key] = value
+    (folder / "manifest.json").write_text(manifest.text_of(entries))
+    assert cli.main(["verify", str(folder)]) == 1
+    assert f"entry 0: expected {key!r} of type " in capsys.readouterr().err
+
+
 def test_verify_finds_a_flipped_bit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / f"{NAME}.hsaco"
     data = bytearray(path.read_bytes())

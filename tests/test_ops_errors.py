@@ -152,6 +152,14 @@ UNSUPPORTED = {
         {"block_kv": 3, "preshuffle": False},
         "block_kv: expected one of 1, 2, 4, 8 or a multiple of 16, got 3.",
     ),
+    "block-stride-odd": (
+        lambda call: setattr(
+            call, "kv_cache_fp8", torch.zeros(16, 8450, dtype=torch.uint8)[:, :8448].unflatten(1, (64, 1, 132))
+        ),
+        {"kv_block_stride": 8450},
+        "kv_cache_fp8: expected a block stride in multiples of 4 bytes, got 8450. Pad the blocks: their scales are "
+        "float32.",
+    ),
     "block-1-shuffled": (
         _block(1, True),
         {"block_kv": 1},
@@ -283,6 +291,14 @@ def test_the_emulator_gets_exactly_the_memory_that_the_tensors_reach(emulated: l
     assert buffers["context_lens"].data.view("<i4").tolist() == [1, 2, 3]
     buffers["logits"].data.view("<f4")[0] = 5.0
     assert call.out[0, 0] == 5.0
+
+
+def test_the_emulator_refuses_a_storage_that_was_resized(emulated: list[Any]) -> None:
+    call = make_call()
+    call.kv_cache_fp8.untyped_storage().resize_(1000)
+    with pytest.raises(ValueError, match=r"kv_cache: reaches byte 135168 of a storage that was resized to 1000\."):
+        indexer_rt.fp8_paged_mqa_logits(**call.arguments())
+    assert call.kv_cache_fp8.untyped_storage().nbytes() == 1000 and not emulated
 
 
 def test_the_emulator_s_addresses_are_the_packed_ones_and_far_apart(emulated: list[Any]) -> None:
