@@ -160,10 +160,10 @@ struct KvStream<true> {
 #pragma unroll
     for (i32 tile = 0; tile < kTilesPerStep; ++tile) {
       const i32 token = min(position + tile * kTile + lane_id() % kTile, last_token);
-      load_tile(stage, tile, entry(token >> shift), values_of(p, token & (p.block_kv - 1)));
+      load_tile(stage, tile, block(entry(token >> shift), values_of(p, token & (p.block_kv - 1))));
     }
     const i32 token = min(position + lane_id(), last_token);
-    load_scale(stage, entry(token >> shift), scale_of(p, token & (p.block_kv - 1)));
+    stage.token_scale = vector_load<float>(block(entry(token >> shift), scale_of(p, token & (p.block_kv - 1))));
   }
 
   MEMBER void seek(i32 position) {
@@ -171,13 +171,18 @@ struct KvStream<true> {
     next = look_up();
   }
 
+  // NOTE: in this order the entries take the registers of those they follow.
   MEMBER void load_next(Stage& stage) {
-    const Blocks after = look_up();
+    Bytes values[kTilesPerStep];
+#pragma unroll
+    for (i32 tile = 0; tile < kTilesPerStep; ++tile) values[tile] = block(next.ids[tile], values_base);
+    Bytes scale = block(of_own_tile(next.ids), scale_base);
+    stages_apart();
+    next = look_up();
     stages_apart();
 #pragma unroll
-    for (i32 tile = 0; tile < kTilesPerStep; ++tile) load_tile(stage, tile, next.ids[tile], values_base);
-    load_scale(stage, of_own_tile(next.ids), scale_base);
-    next = after;
+    for (i32 tile = 0; tile < kTilesPerStep; ++tile) load_tile(stage, tile, values[tile]);
+    stage.token_scale = vector_load<float>(scale);
   }
 
  private:
@@ -201,12 +206,10 @@ struct KvStream<true> {
     return blocks;
   }
 
-  MEMBER void load_tile(Stage& stage, i32 tile, u32 id, Bytes base) const {
-    Bytes values = base + static_cast<u64>(id) * block_stride;
+  MEMBER Bytes block(u32 id, Bytes base) const { return base + static_cast<u64>(id) * block_stride; }
+
+  MEMBER void load_tile(Stage& stage, i32 tile, Bytes values) const {
     const i32x4 low = vector_load<i32x4_at4>(values), high = vector_load<i32x4_at4>(values + kHeadDim / 2);
     stage.keys[tile] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-  }
-  MEMBER void load_scale(Stage& stage, u32 id, Bytes base) const {
-    stage.token_scale = vector_load<float>(base + static_cast<u64>(id) * block_stride);
   }
 };
