@@ -39,9 +39,9 @@ class Device(Protocol):
 
 
 class Prepared(Protocol):
-    """Be a launch that can run again. ``words``: its kernarg segment as 64-bit words, to be changed between runs."""
+    """Be a launch that can run again. ``kernarg``: its kernarg segment, to be changed between runs."""
 
-    words: memoryview
+    kernarg: memoryview
 
     def run(self) -> None: ...
 

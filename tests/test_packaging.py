@@ -68,7 +68,7 @@ def test_wheel_is_for_any_python_3(wheel: Path) -> None:
     assert wheel.name == "indexer_rt-0.1.0-py3-none-any.whl"
 
 
-def test_wheel_holds_every_code_object_of_the_manifest_with_its_hash(wheel: Path) -> None:
+def test_h07_wheel_holds_every_code_object_of_the_manifest_with_its_hash(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entries = json.loads(archive.read("indexer_rt/hsaco/manifest.json"))
         hashes = {e["file"]: hashlib.sha256(archive.read(f"indexer_rt/hsaco/{e['file']}")).hexdigest() for e in entries}
