@@ -320,10 +320,22 @@ def test_demo_without_torch_says_what_to_install(
     assert 'pip install "indexer-rt[cpu]"' in cli.NO_TORCH and "ROCm" in cli.NO_TORCH
 
 
+NO_TORCH_HERE = """
+import sys
+
+class NoTorch:
+    def find_spec(name, *rest):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name=name)
+
+sys.meta_path.insert(0, NoTorch)
+"""
+
+
 @pytest.mark.parametrize(("command", "status"), [("--help", 0), ("info", 0), ("verify", 0), ("demo", 1)])
 def test_command_line_starts_without_torch(command: str, status: int) -> None:
     # A process of its own: here every module that imports torch is loaded already.
-    body = f"import sys; sys.modules['torch'] = None; from indexer_rt import cli; sys.exit(cli.main(['{command}']))"
+    body = f"{NO_TORCH_HERE}from indexer_rt import cli\nsys.exit(cli.main(['{command}']))"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("INDEXER_RT_")}
     done = subprocess.run([sys.executable, "-c", body], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == status, done.stderr
@@ -332,7 +344,7 @@ def test_command_line_starts_without_torch(command: str, status: int) -> None:
 
 @pytest.mark.parametrize("name", ["fp8_paged_mqa_logits", "kv_cache"])
 def test_import_without_torch_says_what_to_install(name: str) -> None:
-    body = f"import sys; sys.modules['torch'] = None; from indexer_rt import {name}"
+    body = f"{NO_TORCH_HERE}from indexer_rt import {name}"
     done = subprocess.run([sys.executable, "-c", body], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {cli.NO_TORCH}"
