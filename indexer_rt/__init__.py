@@ -77,5 +77,5 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_MODULES})
 
 
-if "torch" in sys.modules:
+if sys.modules.get("torch") is not None:  # None: the import is barred
     _bind()
