@@ -1,4 +1,4 @@
-"""The command line: ``indexer-rt demo``, ``info``, ``verify`` and ``sweep``."""
+"""The command line: ``indexer-rt demo``, ``info``, ``verify``, ``sweep`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ def main(words: list[str] | None = None) -> int:
     sweep.add_argument("--sample", action="store_true", help="only the fixed sample of 40 cases")
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1); each may take 4 GB")
     sweep.add_argument("--output", type=Path, default=Path("sweep.csv"), help="CSV; cases in it are not run again")
+    bench = commands.add_parser("bench", help="time the op on the card, beside modelled and published times")
+    bench.add_argument("--filter", default="", metavar="TEXT", help="only shapes whose name contains TEXT, as b16-n6")
+    bench.add_argument("--csv", type=Path, metavar="FILE", help="also write the figures to FILE")
+    bench.add_argument("--plot", type=Path, metavar="FILE", help="also draw time over limit to FILE (png, svg, pdf)")
     arguments = parser.parse_args(words)
     try:
         environment.current()
@@ -45,6 +49,8 @@ def main(words: list[str] | None = None) -> int:
             if arguments.jobs < 1:
                 parser.error(f"--jobs: expected 1 or more, got {arguments.jobs}")
             status = run_sweep(arguments.filter, arguments.sample, arguments.jobs, arguments.output)
+        elif arguments.command == "bench":
+            status = run_bench(arguments.filter, arguments.csv, arguments.plot)
         elif arguments.command == "info":
             status = print_info()
         else:
@@ -155,6 +161,39 @@ def run_sweep(text: str, is_sample: bool, jobs: int, output: Path) -> int:
               f"max error {row.max_error:.1e}", file=sys.stderr)  # fmt: skip
     print(f"{len(rows) - len(wrong)} of {len(rows)} cases agree with the reference.")
     return 1 if wrong else 0
+
+
+def run_bench(text: str, csv_file: Path | None, plot_file: Path | None) -> int:
+    """Measure every published shape on the card, or show the model's figures where there is none. Returns 0."""
+    if not has_torch():
+        print(f"indexer-rt bench: {NO_TORCH}", file=sys.stderr)
+        return 1
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        print('indexer-rt bench: tqdm is not installed. Run: pip install "indexer-rt[bench]"', file=sys.stderr)
+        return 1
+    from . import bench, workload
+
+    device, words = workload.find_device()
+    is_gpu = device.type == "cuda"
+    rows = bench.lines((lambda shape: bench.measure(shape, device, bench.GpuTimer())) if is_gpu else None,
+                       lambda shape: text in shape.name)  # fmt: skip
+    if not rows:
+        print(f"indexer-rt bench: no shape has {text!r} in its name.", file=sys.stderr)
+        return 1
+    print(f"measured on {words}" if is_gpu else f"nothing is measured: no gfx950 here, only {words}")
+    table_of_lines = [make() for make in tqdm(rows, unit="shape", disable=not is_gpu)]
+    print(*table.lines_of(bench.HEADINGS, [bench.cells(line) for line in table_of_lines]), sep="\n")
+    print(
+        "limit: a launch, then the bytes that must move at 6.5 TB/s. modelled: by the timing model, never run on a "
+        "card. published: the best of any kernel, as its authors gave it."
+    )
+    if csv_file is not None:
+        bench.write_csv(csv_file, table_of_lines)
+    if plot_file is not None:
+        bench.plot(plot_file, table_of_lines)
+    return 0
 
 
 def print_info() -> int:
