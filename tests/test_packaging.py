@@ -83,6 +83,7 @@ def test_wheel_holds_the_package_and_its_licence_and_nothing_else(wheel: Path) -
         names = set(archive.namelist())
     package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "indexer_rt").rglob("*.py")}
     data = {f"indexer_rt/hsaco/{path.name}" for path in (ROOT / "hsaco").iterdir() if path.is_file()}
+    data |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "indexer_rt" / "figures").glob("*.csv")}
     about = "indexer_rt-0.1.0.dist-info/"
     assert {name for name in names if not name.startswith(about)} == package | data
     assert about + "licenses/LICENSE" in names
