@@ -75,8 +75,7 @@ class Catalog:
         if not entries:
             raise CodeObjectError(
                 f"{directory}: holds no code object of {OPERATOR}. Run ./build.sh, reinstall the wheel, or name your "
-                "files "
-                f"{OPERATOR}_h<heads>_r<rows>_<page|gather>.hsaco."
+                f"files {OPERATOR}_h<heads>_r<rows>_<page|gather>.hsaco."
             )
         seen: dict[tuple[int, int, int, str], Entry] = {}
         for entry in entries:

@@ -135,8 +135,7 @@ class Problem:
         if q.dtype != pages.FP8:
             raise TypeError(
                 f"q_fp8: expected float8_e4m3fn, got {dtype_name(q)}. gfx950 uses the OCP encoding float8_e4m3fn; "
-                "quantise to it "
-                "(a fnuz tensor must be converted, not viewed)."
+                "quantise to it (a fnuz tensor must be converted, not viewed)."
             )
         if is_packed and q.ndim != 3:
             raise ValueError(f"q_fp8: expected [num_rows, num_heads, head_dim] with cu_seqlens_q, got {list(q.shape)}.")
@@ -170,8 +169,8 @@ class Problem:
         if cache_dim != head_dim:
             raise ValueError(
                 f"kv_cache_fp8: expected [num_blocks, block_kv, 1, {head_dim + pages.SCALE_BYTES}], got "
-                f"{list(kv_cache.shape)}: a "
-                f"block is block_kv fp8 rows of head_dim {head_dim}, then block_kv float32 scales."
+                f"{list(kv_cache.shape)}: a block is block_kv fp8 rows of head_dim {head_dim}, then block_kv float32 "
+                "scales."
             )
         kv_block_stride = _stride(kv_cache, 0)
         reason = why_not_block_stride(kv_block_stride)
@@ -359,8 +358,7 @@ def check_contents(problem: Problem, tensors: Tensors) -> None:
             if not 0 <= cu[b + 1] - cu[b] <= problem.next_n or cu[b + 1] > problem.num_rows:
                 raise ValueError(
                     f"cu_seqlens_q: index {b + 1} is {cu[b + 1]} after {cu[b]}; expected 0 to {problem.next_n} "
-                    "(max_next_n) more, "
-                    f"and at most {problem.num_rows} rows."
+                    f"(max_next_n) more, and at most {problem.num_rows} rows."
                 )
     lens = tensors.context_lens.reshape(-1).tolist()
     needed_lens = range(cu[-1]) if problem.lens_per_row else [b for b in range(problem.batch) if cu[b + 1] > cu[b]]
@@ -377,16 +375,14 @@ def check_contents(problem: Problem, tensors: Tensors) -> None:
         if columns > problem.table_width:
             raise ValueError(
                 f"block_tables: row {b} needs {columns} columns for {longest} tokens in blocks of {problem.block_kv}, "
-                "has "
-                f"{problem.table_width}. Does the table hold ids of larger blocks?"
+                f"has {problem.table_width}. Does the table hold ids of larger blocks?"
             )
         ids = tensors.block_tables[b, :columns]
         for column, block in enumerate(ids.tolist()):
             if not 0 <= block < problem.num_blocks:
                 raise ValueError(
                     f"block_tables: row {b}, column {column} is {block}, expected 0 to {problem.num_blocks - 1} for a "
-                    "cache of "
-                    f"{problem.num_blocks} blocks."
+                    f"cache of {problem.num_blocks} blocks."
                 )
         needed = scales[ids.long()].reshape(-1)[:longest]
         bad = (~(needed >= 0)).nonzero()
@@ -458,8 +454,7 @@ def _weights_strides(
         native = "" if is_packed else f" or [{batch}, {next_n}, {num_heads}]"
         raise ValueError(
             f"weights: expected [{num_rows}, {num_heads}], [{num_rows}, {num_heads}, 1]{native} for q_fp8's rows and "
-            "heads, "
-            f"got {list(shape)}."
+            f"heads, got {list(shape)}."
         )
     if weights.numel() and num_heads > 1 and weights.stride(2 if by_sequence else 1) != 1:
         raise ValueError(
@@ -490,8 +485,7 @@ def _lens_kind(
         if is_packed and per_sequence and per_row:
             raise ValueError(
                 f"context_lens: {list(shape)} fits both {batch} sequences and {num_rows} rows. Pass "
-                "lens_per_row=False for lengths "
-                "of sequences, True for ends of rows."
+                "lens_per_row=False for lengths of sequences, True for ends of rows."
             )
         return not per_sequence
     if not (per_row if lens_per_row else per_sequence):
