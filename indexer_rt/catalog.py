@@ -98,6 +98,9 @@ class Catalog:
         rows_per_wave: int | None = None,
     ) -> str | None:
         """Say why a problem is not covered, or None when it is. ``kv_block_stride`` in bytes, None for dense blocks."""
+        for name, value in (("num_heads", num_heads), ("head_dim", head_dim), ("block_kv", block_kv)):
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name}: expected an int, got {type(value).__name__}.")
         dims = sorted({entry.head_dim for entry in self.entries})
         if head_dim not in dims:
             return f"head_dim: expected {_one_of(dims)}, got {head_dim}."

@@ -220,6 +220,8 @@ class CodeObject:
         path = Path(path)
         try:
             data = path.read_bytes()
+        except ValueError as error:  # a NUL in the name
+            raise CodeObjectError(f"{str(path)!r}: cannot be read: {error}. Name a file.") from error
         except OSError as error:
             raise CodeObjectError(
                 f"{path}: cannot be read: {error.strerror}. Run ./build.sh or reinstall the wheel."

@@ -216,3 +216,12 @@ def test_a_manifest_that_is_no_json_says_so(tmp_path: Path) -> None:
         (tmp_path / "manifest.json").write_bytes(text)
         with pytest.raises(CodeObjectError, match=r"manifest\.json: cannot be read: .* Run \./build\.sh"):
             Catalog.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arguments, name", [(("cuda",), "num_heads"), ((32, 128.0), "head_dim"), ((32, 128, True), "block_kv")]
+)
+def test_what_is_asked_of_numbers_takes_numbers(arguments: tuple[Any, ...], name: str) -> None:
+    full = (*arguments, 128, 64)[:3] if len(arguments) < 3 else arguments
+    with pytest.raises(TypeError, match=f"{name}: expected an int, got "):
+        Catalog.shipped().why_not(*full, False)
