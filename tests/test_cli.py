@@ -233,6 +233,13 @@ def test_setting_that_does_not_exist_is_refused(
     assert "indexer-rt: error: INDEXER_RT_HSACO: no such setting." in capsys.readouterr().err
 
 
+@pytest.fixture
+def no_runtime_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep `info` from searching for a HIP runtime: hip-python remembers for good that a process found none."""
+    monkeypatch.setattr(hip, "runtime_version", lambda: "not searched for")
+
+
+@pytest.mark.usefixtures("no_runtime_search")
 def test_folder_named_by_the_environment_is_the_one_in_use(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +252,7 @@ def test_folder_named_by_the_environment_is_the_one_in_use(
     assert f"code objects in {folder}\n" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_runtime_search")
 def test_info_lists_the_code_objects_and_their_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
