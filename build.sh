@@ -16,7 +16,9 @@ set -euo pipefail
 
 # All that the compiler is told beside the variant's own macros. The source uses no HIP header and no device library
 # (-nogpuinc, -nogpulib), so that one text compiles in every environment. Code object v5 loads on every ROCm that knows
-# gfx950. -fuse-cuid=none keeps a hash of the source's absolute path out of the symbols.
+# gfx950. -fuse-cuid=none keeps a hash of the source's absolute path out of the symbols. -fno-slp-vectorize keeps packed
+# float32, which cannot overlap an MFMA, out of the epilogue. -fno-honor-nans makes relu one v_max_f32, for which NaN is
+# 0; what the kernels promise of NaN is tested on the code objects themselves (tests/test_forms.py).
 FLAGS=(-O3 -mcode-object-version=5 -fhip-kernel-arg-name -nogpuinc -nogpulib -fuse-cuid=none -fno-slp-vectorize
        -fno-honor-nans -Wall -Wextra)
 

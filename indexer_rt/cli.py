@@ -1,4 +1,4 @@
-"""The command line: ``indexer-rt demo``, ``info`` and ``verify``."""
+"""The command line: ``indexer-rt demo``, ``info``, ``verify`` and ``sweep``."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ def main(words: list[str] | None = None) -> int:
     commands.add_parser("info", help="list the code objects, and the HIP runtime if there is one")
     check = commands.add_parser("verify", help="check hashes, ELF, manifest and every instruction of the code objects")
     check.add_argument("folder", nargs="?", type=Path, help="folder of code objects (default: those in use)")
+    sweep = commands.add_parser("sweep", help="compare with the reference over 512 decode steps; resumable")
+    sweep.add_argument(
+        "--filter", default="", metavar="TEXT", help="only cases whose name contains TEXT, as b16-n2 or kv64"
+    )
+    sweep.add_argument("--sample", action="store_true", help="only the fixed sample of 40 cases")
+    sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1); each may take 4 GB")
+    sweep.add_argument("--output", type=Path, default=Path("sweep.csv"), help="CSV; cases in it are not run again")
     arguments = parser.parse_args(words)
     try:
         environment.current()
@@ -38,6 +45,10 @@ def main(words: list[str] | None = None) -> int:
     try:
         if arguments.command == "demo":
             return run_demo(arguments.seed)
+        if arguments.command == "sweep":
+            if arguments.jobs < 1:
+                parser.error(f"--jobs: expected 1 or more, got {arguments.jobs}")
+            return run_sweep(arguments.filter, arguments.sample, arguments.jobs, arguments.output)
         if arguments.command == "info":
             return print_info()
         return run_verify(arguments.folder or folder_in_use())
@@ -66,9 +77,9 @@ def run_demo(seed: int) -> int:
     if not has_torch():
         print(f"indexer-rt demo: {NO_TORCH}", file=sys.stderr)
         return 1
-    from . import demo
+    from . import demo, workload
 
-    device, words = demo.find_device()
+    device, words = workload.find_device()
     emulated = device.type == "cpu"
     print(f"running {folder_in_use()} on {words}", flush=True)
     outcomes = list(demo.run(seed, device))
@@ -97,6 +108,43 @@ def run_demo(seed: int) -> int:
     for case in wrong:
         print(f"indexer-rt demo: disagrees with the reference: {case}", file=sys.stderr)
     print(f"{len(outcomes) - len(wrong)} of {len(outcomes)} cases agree with the reference.")
+    return 1 if wrong else 0
+
+
+def run_sweep(text: str, is_sample: bool, jobs: int, output: Path) -> int:
+    """Run the cases that are not in ``output`` yet and add them to it. Returns 1 when any is wrong."""
+    if not has_torch():
+        print(f"indexer-rt sweep: {NO_TORCH}", file=sys.stderr)
+        return 1
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        print('indexer-rt sweep: tqdm is not installed. Run: pip install "indexer-rt[bench]"', file=sys.stderr)
+        return 1
+    from . import sweep
+
+    cases = [case for case in (sweep.sample() if is_sample else sweep.all_cases()) if text in case.name]
+    try:
+        done = sweep.read(output)
+    except ValueError as error:
+        print(f"indexer-rt sweep: {error}", file=sys.stderr)
+        return 1
+    rows = [done[case.name] for case in cases if case.name in done]
+    left = [case for case in cases if case.name not in done]
+    if not cases:
+        print(
+            f"indexer-rt sweep: no case has {text!r} in its name, such as {sweep.all_cases()[0].name}", file=sys.stderr
+        )
+        return 1
+    print(f"{len(cases)} cases, {len(rows)} of them in {output} already", flush=True)
+    for row in tqdm(sweep.run(left, jobs), total=len(left), unit="case"):
+        sweep.append(output, row)
+        rows.append(row)
+    wrong = [row for row in rows if not row.agrees]
+    for row in wrong:
+        print(f"indexer-rt sweep: {row.case}: mask equal {row.mask_equal}, calc_diff {row.calc_diff:.1e}, "
+              f"max error {row.max_error:.1e}", file=sys.stderr)  # fmt: skip
+    print(f"{len(rows) - len(wrong)} of {len(rows)} cases agree with the reference.")
     return 1 if wrong else 0
 
 
@@ -166,6 +214,6 @@ def run_verify(folder: Path) -> int:
     sound = sum(not verdict.faults for verdict in verdicts)
     print(
         f"{sound} of {len(verdicts)} code objects are sound: hash, ELF target, manifest against ELF, every instruction "
-        f"decoded{', source hash' if in_checkout else '; no sources here to compare with'}."
+        f"decoded and executable{', source hash' if in_checkout else '; no sources here to compare with'}."
     )
     return 0 if sound == len(verdicts) else 1

@@ -11,13 +11,12 @@ import io
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
-
-import msgpack
-from elftools.elf.elffile import ELFFile
-from elftools.elf.segments import NoteSegment
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import ChecksumError, CodeObjectError
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
 
 T = TypeVar("T")
 
@@ -237,6 +236,8 @@ class CodeObject:
             )
         if data.startswith(BUNDLE_MAGIC):
             raise CodeObjectError(f"{label}: an offload bundle, wanted a raw ELF. Compile with --no-gpu-bundle-output.")
+        from elftools.elf.elffile import ELFFile  # late: it costs as much to import as all of this package
+
         try:
             return cls._from_elf(ELFFile(io.BytesIO(data)), data, digest, label)
         except CodeObjectError:
@@ -343,6 +344,9 @@ def _check_extents(elf: ELFFile, data: bytes, label: str) -> None:
 
 
 def _metadata(elf: ELFFile, label: str) -> dict[str, Any]:
+    import msgpack
+    from elftools.elf.segments import NoteSegment
+
     for segment in elf.iter_segments("PT_NOTE"):
         for note in segment.iter_notes() if isinstance(segment, NoteSegment) else ():
             if note["n_name"] == "AMDGPU" and note["n_type"] in (NT_AMDGPU_METADATA, "NT_AMDGPU_METADATA"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from . import environment, torch_gpu
 from .code_object import ARCHITECTURE, Kernel
 from .launch import Launch
 from .problem import Tensors, extent_bytes
@@ -21,6 +22,7 @@ class Device(Protocol):
     """Run launches. Both ends, hip and emulator, are one of these."""
 
     name: str
+    label: str
     num_cus: int
 
     def load(self, kernel: Kernel) -> None:
@@ -32,19 +34,27 @@ class Device(Protocol):
     def run(self, launch: Launch, tensors: Tensors) -> None:
         """Run a launch on tensors whose addresses it holds."""
 
+    def prepare(self, launch: Launch) -> Prepared | None:
+        """Make a launch that the calling thread can run many times; None where a call costs too much to gain by it."""
+
+
+class Prepared(Protocol):
+    """Be a launch that can run again. ``words``: its kernarg segment as 64-bit words, to be changed between runs."""
+
+    words: memoryview
+
+    def run(self) -> None: ...
+
 
 class EmulatedDevice:
     """Run launches in the emulator, on CPU tensors, as a device with an MI355X's 256 compute units.
 
     Every access outside a tensor faults, even into another one's memory: each tensor gets an address range of its own.
-    ``strict`` also faults on what the hardware leaves undefined (slower).
+    Unless INDEXER_RT_EMULATOR=fast, what the hardware leaves undefined faults too (a quarter slower or so).
     """
 
-    name = "emulator"
+    name = label = "emulator"
     num_cus = MI355X_CUS
-
-    def __init__(self, *, strict: bool = True) -> None:
-        self.strict = strict
 
     def load(self, kernel: Kernel) -> None:
         """Do nothing: the emulator reads the code object as it is."""
@@ -64,7 +74,10 @@ class EmulatedDevice:
             for name, address, tensor in zip(Tensors._fields, self.addresses(tensors, pointers), tensors, strict=True)
             if tensor is not None
         ]
-        emu.run(launch, buffers, strict=self.strict)
+        emu.run(launch, buffers, strict=not environment.current().fast_emulator)
+
+    def prepare(self, launch: Launch) -> None:
+        return None
 
 
 _PAGE = 4096
@@ -92,15 +105,15 @@ def why_not(device: torch.device | str) -> str | None:
         return None
     if device.type != "cuda":
         return f"device: expected a ROCm device ('cuda') or 'cpu' (emulated), got {device}."
-    if torch.version.hip is None:
+    gpu = torch_gpu.current()
+    if gpu.hip_version() is None:
         return (
             f"device: {device} belongs to a torch built for CUDA ({torch.__version__}); the code objects run on "
-            f"{ARCHITECTURE}. "
-            "Install torch for ROCm, or pass CPU tensors to use the emulator."
+            f"{ARCHITECTURE}. Install torch for ROCm, or pass CPU tensors to use the emulator."
         )
     from . import hip
 
-    return hip.why_not(device)
+    return hip.why_not(_index(device))
 
 
 def of(device: torch.device | str) -> Device:
@@ -113,7 +126,11 @@ def of(device: torch.device | str) -> Device:
         return _EMULATED
     from . import hip
 
-    return hip.device(device)
+    return hip.device(_index(device))
+
+
+def _index(device: torch.device) -> int:
+    return torch_gpu.current().current_device() if device.index is None else device.index
 
 
 _EMULATED = EmulatedDevice()

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from elftools.elf.elffile import ELFFile
-
 from .code_object import CodeObject, Kernel
 from .errors import CodeObjectError
 
@@ -129,6 +127,8 @@ def defines_of(flags: str) -> dict[str, str]:
 
 def compiler_comment(code_object: CodeObject) -> list[str]:
     """Return the strings of ``.comment``: each compiler and linker that made the ELF, as it calls itself."""
+    from elftools.elf.elffile import ELFFile
+
     section = ELFFile(io.BytesIO(code_object.data)).get_section_by_name(".comment")
     return [] if section is None else [text.decode() for text in section.data().split(b"\0") if text]
 

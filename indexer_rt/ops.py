@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack as dispatch_modes
+from torch.compiler import is_dynamo_compiling
 
 from . import device as devices
-from . import environment, launch
+from . import environment, launch, tally, torch_gpu, torch_op
+from .call import Call, own
 from .catalog import Catalog, Entry
 from .code_object import CodeObject, Kernel
 from .device import Device
@@ -84,18 +89,62 @@ def fp8_paged_mqa_logits(
 
     >>> logits = fp8_paged_mqa_logits(q, kv_cache, weights, context_lens, block_tables, 4096, preshuffle=True)
     """
-    tensors = Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out)
-    options = (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row)
-    ready = _runtime().ready(tensors, options)
-    logits = out
-    if logits is None:
-        logits = ready.problem.new_logits()
-        tensors = tensors._replace(logits=logits)
-    if ready.problem.has_work:
-        pointers = check_memory(tensors, ready.extents)
-        if environment.current().strict:
-            check_contents(ready.problem, tensors)
-        ready.end.run(ready.plan.at(ready.end.addresses(tensors, pointers)), tensors)
+    if is_dynamo_compiling() or dispatch_modes():
+        return torch_op.dispatch(
+            Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out),
+            (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row),
+        )
+
+    # A call like this thread's last one, or like an earlier one of it: patch the addresses into that launch.
+    call = own.call
+    if not (
+        call.runtime is _current
+        and cu_seqlens_q is None
+        and (out is None) is call.is_new
+        and max_model_len.__class__ is int
+        and max_model_len == call.max_model_len
+        and preshuffle is call.preshuffle
+        and clean_logits is call.clean_logits
+        and rows_per_wave is call.rows_per_wave
+        and max_next_n is call.max_next_n
+        and lens_per_row is call.lens_per_row
+        and (
+            call.fits(q_fp8, kv_cache_fp8, weights, context_lens, block_tables)
+            if out is None
+            else call.fits(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, out)
+        )
+    ):
+        tensors = Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out)
+        options = (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row)
+        found = own.find(_current, tensors, options)
+        if found is None:
+            return _call(tensors, options)
+        call = found
+    logits = call.new_logits() if out is None else out
+    q, kv, w = q_fp8.data_ptr(), kv_cache_fp8.data_ptr(), weights.data_ptr()
+    lens, tables, begin = context_lens.data_ptr(), block_tables.data_ptr(), logits.data_ptr()
+    cu = 0 if cu_seqlens_q is None else cu_seqlens_q.data_ptr()
+    end = begin + call.logits_bytes
+    if (
+        q & 15
+        or (kv | w | lens | tables | begin | cu) & 3
+        or not (q and kv and w and lens and tables and begin)
+        or (q < end and begin < q + call.q_bytes)
+        or (kv < end and begin < kv + call.kv_bytes)
+        or (w < end and begin < w + call.weights_bytes)
+        or (lens < end and begin < lens + call.lens_bytes)
+        or (tables < end and begin < tables + call.tables_bytes)
+        or (cu and cu < end and begin < cu + call.cu_bytes)
+    ):  # the long way says what is wrong, if anything is
+        return _call(
+            Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out),
+            (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row),
+        )
+    words = call.words
+    i, j, k, m, n, o, p = call.slots
+    words[i], words[j], words[k], words[m], words[n], words[o], words[p] = q, kv, w, lens, tables, cu, begin
+    call.launch()
+    call.cell.calls += 1
     return logits
 
 
@@ -150,12 +199,52 @@ def use_code_objects(directory: Path | str | None) -> None:
     """Use the code objects of a folder from the next call on; None goes back to the shipped ones.
 
     The folder holds ``*.hsaco`` with build.sh's manifest.json, or without one, named by what they solve (see
-    ``catalog``).
-    Raises CodeObjectError when it holds none; then nothing changes. Each file is checked when it is first needed, or by
-    ``load``: its hash if there is a manifest, ELF target, kernel arguments.
+    ``catalog``). Every file is read and checked here, before any HIP call: its hash if there is a manifest, ELF target,
+    kernel name and arguments.
+    Other threads may be calling the operator: a call uses the old code objects or the new ones, never some of each. Old
+    modules stay loaded, since a captured graph may hold them; the new ones are loaded at their first call, or by
+    ``load``.
+
+    Raises CodeObjectError when the folder holds no code object or a bad one (AbiMismatch, ChecksumError); then nothing
+    changes.
     """
     global _current
-    _current = Runtime(Catalog.shipped() if directory is None else Catalog.read(directory))
+    runtime = Runtime(Catalog.shipped() if directory is None else Catalog.read(directory))
+    for entry in runtime.catalog.entries:
+        launch.check_abi(runtime.kernel(entry))
+    _current = runtime
+
+
+def _call(tensors: Tensors, options: tuple[Any, ...]) -> Tensor:
+    """Make one call the long way: check everything, plan, run; then keep the launch for the calls that are like it."""
+    if torch_op.has_fake(tensors):
+        return torch_op.dispatch(tensors, options)
+    runtime = _runtime()
+    ready = runtime.ready(tensors, options)
+    logits = ready.problem.new_logits() if tensors.logits is None else tensors.logits
+    if not ready.problem.has_work:
+        return logits
+    whole = tensors._replace(logits=logits)
+    pointers = check_memory(whole, ready.extents)
+    is_strict = environment.current().strict
+    if is_strict:
+        check_contents(ready.problem, whole)
+    launched = ready.plan.at(ready.end.addresses(whole, pointers))
+    prepared = ready.end.prepare(launched)
+    cell = tally.cell(ready.plan.kernel.name, ready.end.label)
+    if prepared is None:
+        ready.end.run(launched, whole)
+    else:
+        prepared.run()
+    cell.calls += 1
+    if prepared is not None and not is_strict:
+        own.keep(Call(runtime, tensors, options, ready.problem, ready.plan, ready.extents, prepared, cell))
+    return logits
+
+
+def stats() -> tally.Stats:
+    """Return what this process has run: calls by variant and device, modules loaded by device, bytes of code loaded."""
+    return tally.stats()
 
 
 def load(device: torch.device | str | None = None) -> None:
@@ -165,7 +254,8 @@ def load(device: torch.device | str | None = None) -> None:
     Raises what the operator would raise for a bad file, device or runtime.
     """
     if device is None:
-        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        gpu = torch_gpu.current()
+        device = torch.device("cuda", gpu.current_device()) if gpu.is_available() else torch.device("cpu")
     runtime, end = _runtime(), devices.of(device)
     for entry in runtime.catalog.entries:
         kernel = runtime.kernel(entry)
@@ -190,6 +280,7 @@ class Runtime:
         self.catalog = catalog
         self._kernels: dict[Entry, Kernel] = {}
         self._ready: dict[Any, Ready] = {}
+        self._lock = threading.Lock()
 
     def ready(self, tensors: Tensors, options: tuple[Any, ...]) -> Ready:
         """Return the plan for a call, made at the first call of its signature."""
@@ -228,7 +319,7 @@ class Runtime:
         if rows_per_wave is not None and type(rows_per_wave) is not int:
             raise TypeError(f"rows_per_wave: expected an int or None, got {type(rows_per_wave).__name__}.")
         entry = self.catalog.choose(problem, rows_per_wave)
-        end = devices.of(problem.device)
+        end = devices.of(torch_gpu.current().device_of(tensors.q))
         kernel = self.kernel(entry)
         plan = launch.plan(problem, kernel, rows_per_wave=entry.rows_per_wave, num_cus=end.num_cus)
         _log.debug("%s on %s: %d waves for %s", entry.name, end.name, plan.num_waves, problem)
@@ -236,20 +327,31 @@ class Runtime:
 
     def kernel(self, entry: Entry) -> Kernel:
         """Read an entry's code object, once. Raises CodeObjectError (ChecksumError: not the manifest's file)."""
-        kernel = self._kernels.get(entry)
-        if kernel is None:
-            code_object = CodeObject.read(entry.path, sha256=entry.sha256)
-            if entry.symbol not in code_object.kernels:
-                raise CodeObjectError(
-                    f"{entry.path}: expected kernel {entry.symbol}, holds {', '.join(code_object.kernels)}. Rename "
-                    "the file or the kernel."
-                )
-            kernel = self._kernels[entry] = code_object.kernels[entry.symbol]
-            _log.info("read %s", entry.path)
+        with self._lock:
+            return self._kernels.get(entry) or self._read(entry)
+
+    def _read(self, entry: Entry) -> Kernel:
+        code_object = CodeObject.read(entry.path, sha256=entry.sha256)
+        if entry.symbol not in code_object.kernels:
+            raise CodeObjectError(
+                f"{entry.path}: expected kernel {entry.symbol}, holds {', '.join(code_object.kernels)}. Rename the "
+                "file or the kernel."
+            )
+        kernel = self._kernels[entry] = code_object.kernels[entry.symbol]
+        _log.info("read %s", entry.path)
         return kernel
 
 
 _current: Runtime | None = None
+
+
+def _renew() -> None:
+    """Forget, in a forked process, what the calls of its parent hold of the driver."""
+    global _current
+    _current = None if _current is None else Runtime(_current.catalog)
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 def _runtime() -> Runtime:
@@ -259,3 +361,6 @@ def _runtime() -> Runtime:
         directory = environment.current().hsaco_dir
         runtime = _current = Runtime(Catalog.shipped() if directory is None else Catalog.read(directory))
     return runtime
+
+
+torch_op.register(fp8_paged_mqa_logits)

@@ -8,6 +8,7 @@ alone reads device data, and only the strict mode calls it.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,10 +25,10 @@ ALIGNMENT = 4
 """Bytes, for every other tensor: int32 and float32 elements, and cache pages, whose 16-byte loads may lie at any
 multiple of 4 (unaligned access is allowed for global memory on gfx950)."""
 
-
-TILE_TOKENS = 16
 MAX_TILE_PRODUCT = 2**31
 """kernels/kv_stream.h, page_of: the range in which a multiplication by the inverse divides exactly."""
+MAX_COLUMNS = 2**29 - 1
+"""The kernels count the bytes of a row of cells, and of a row of the block table, in 31 bits: 4 a column."""
 
 
 class Tensors(NamedTuple):
@@ -127,7 +128,7 @@ class Problem:
         for name, flag in (("preshuffle", preshuffle), ("clean_logits", clean_logits), ("lens_per_row", lens_per_row)):
             if not isinstance(flag, bool) and (flag is not None or name == "preshuffle"):
                 raise TypeError(f"{name}: expected a bool, got {type(flag).__name__}.")
-        columns = _integer("max_model_len", max_model_len, 0)
+        columns = _integer("max_model_len", max_model_len, 0, MAX_COLUMNS)
 
         # q
         if q.dtype != pages.FP8:
@@ -219,13 +220,18 @@ class Problem:
                 f"block_tables: expected a column stride of 1, got strides {list(block_tables.stride())}. Call "
                 ".contiguous()."
             )
+        if block_tables.shape[1] > MAX_COLUMNS:
+            raise ValueError(
+                f"block_tables: expected at most {MAX_COLUMNS} columns, got {block_tables.shape[1]}: the kernels' "
+                "offsets within a row are 32 bits. Pass a narrower view of the table."
+            )
 
         reach = min(columns, block_tables.shape[1] * block_kv)
-        if -(-reach // TILE_TOKENS) * (block_kv // TILE_TOKENS) >= MAX_TILE_PRODUCT:
+        if -(-reach // pages.TILE) * (block_kv // pages.TILE) >= MAX_TILE_PRODUCT:
             raise ValueError(
                 f"kv_cache_fp8: block_kv {block_kv} is too large for rows of {reach} columns: the kernels divide by it "
-                f"exactly only while (columns / {TILE_TOKENS}) * (block_kv / {TILE_TOKENS}) is below 2**31. Use "
-                "smaller blocks."
+                f"exactly only while (columns / {pages.TILE}) * (block_kv / {pages.TILE}) is below {MAX_TILE_PRODUCT}. "
+                "Use smaller blocks."
             )
 
         # out
@@ -271,7 +277,7 @@ class Problem:
         return torch.empty(shape, dtype=torch.float32, device=self.device)
 
 
-def signature(tensors: Tensors) -> tuple[Any, ...]:
+def signature(tensors: Iterable[Any]) -> tuple[Any, ...]:
     """Return a hashable value that determines, together with the other arguments, what ``Problem.check`` would say."""
     return tuple(
         [
@@ -414,7 +420,7 @@ def _check_dtype(public: str, tensor: Tensor, wanted: torch.dtype) -> None:
         )
 
 
-def _integer(name: str, value: Any, low: int) -> int:
+def _integer(name: str, value: Any, low: int, high: int = INT32_MAX) -> int:
     """Return a host integer. Tensors are refused although they convert: that would wait for the device."""
     if type(value) is not int:
         if isinstance(value, bool | Tensor) or not hasattr(value, "__index__"):
@@ -423,8 +429,8 @@ def _integer(name: str, value: Any, low: int) -> int:
                 + (" Reading a tensor would wait for the device." if isinstance(value, Tensor) else "")
             )
         value = operator.index(value)
-    if not low <= value <= INT32_MAX:
-        raise ValueError(f"{name}: expected {low} to {INT32_MAX}, got {value}.")
+    if not low <= value <= high:
+        raise ValueError(f"{name}: expected {low} to {high}, got {value}.")
     return int(value)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from . import manifest
-from .code_object import CodeObject
-from .emu import disassemble
+from .code_object import CodeObject, Kernel
+from .emu.program import Program
 from .errors import CodeObjectError, EmulatorFault
 
 # Keys of an entry that the ELF does not prove by itself; each has its own check below.
@@ -18,7 +18,7 @@ _STATED = ("problem", "compiler", "flags", "source_sha256")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Hold what was found about one file: ``instructions`` decoded, and ``faults``, a sentence each."""
+    """Hold what was found about one file: the number of its instructions, and ``faults``, a sentence each."""
 
     name: str
     instructions: int
@@ -74,13 +74,21 @@ def _verify_entry(folder: Path, entry: dict[str, Any], source_sha256: str | None
     ]
     faults += [f"{entry['file']} {fault}" for fault in manifest.forbidden(code_object)]
     faults += _verify_stated(entry, code_object, source_sha256)
-    kernel = manifest.only_kernel(code_object)
     instructions = 0
     try:
-        instructions = len(disassemble(kernel.code))
+        instructions = _count_instructions(manifest.only_kernel(code_object))
     except EmulatorFault as fault:
-        faults.append(f"{kernel.name}: {fault}")
+        faults.append(str(fault))
     return Verdict(name, instructions, tuple(faults))
+
+
+def _count_instructions(kernel: Kernel) -> int:
+    """Decode a whole kernel and make what executes each instruction. Raises EmulatorFault where that fails."""
+    program, pc, count = Program(kernel), 0, 0
+    while pc < len(kernel.code):
+        pc += program.at(pc).instruction.size
+        count += 1
+    return count
 
 
 def _verify_stated(entry: dict[str, Any], code_object: CodeObject, source_sha256: str | None) -> list[str]:

@@ -11,8 +11,16 @@
 constexpr i32 kNumHeads = NUM_HEADS;
 constexpr i32 kRows = ROWS_PER_WAVE;
 constexpr bool kGather = GATHER;
-constexpr i32 kHeadTiles = kNumHeads / kTile;
-static_assert(kNumHeads % kTile == 0, "a head tile is the 16 rows of one MFMA");
+
+// A head tile is the 16 rows of one MFMA. With 8 heads the other half of it is past the end of the row's queries and
+// weights, whose range-checked loads then give 0.
+constexpr i32 kHeadTiles = (kNumHeads + kTile - 1) / kTile;
+
+// Head tiles whose scores are in registers at once, twice over: those being weighed and those being computed. Where the
+// rest leaves no room (64 heads, 3 rows, a page table entry per token), one less saves the register that clang 21 spills.
+constexpr bool kIsFull = kGather && kHeadTiles == 4 && kRows == 3;
+constexpr i32 kTilesScored = kHeadTiles == 1 || kIsFull ? 1 : 2;
+constexpr i32 kParts = kHeadTiles / kTilesScored;
 
 // Queries, weights and outputs of the wave's rows. 16 + 8 registers per row at 32 heads.
 struct RowGroup {
@@ -46,27 +54,36 @@ struct RowGroup {
   }
 };
 
-// D of every head tile for one row and one tile of tokens.
+// One piece of matrix work and of the vector work that follows it: one part of the heads of one row, on one tile of tokens.
+struct Piece {
+  i32 row, tile, part;
+
+  DEVICE Piece of(i32 i) { return {i / (kTilesPerStep * kParts), i / kParts % kTilesPerStep, i % kParts}; }
+};
+constexpr i32 kPieces = kRows * kTilesPerStep * kParts;
+
+// D of the head tiles of a piece.
 struct Scores {
-  f32x4 tiles[kHeadTiles];
+  f32x4 tiles[kTilesScored];
 };
 
-DEVICE Scores score(const i32x8 (&queries)[kHeadTiles], const i32x8& keys) {
+DEVICE Scores score(const RowGroup& group, const KvStage<kGather>& stage, Piece piece) {
   Scores scores;
 #pragma unroll
-  for (i32 tile = 0; tile < kHeadTiles; ++tile) scores.tiles[tile] = mfma_16x16x128_fp8(queries[tile], keys);
+  for (i32 i = 0; i < kTilesScored; ++i)
+    scores.tiles[i] = mfma_16x16x128_fp8(group.queries[piece.row][piece.part * kTilesScored + i], stage.keys[piece.tile]);
   return scores;
 }
 
-// sum over the lane's heads of relu(score) * weight.
-DEVICE float weigh(const Scores& scores, const f32x4 (&weights)[kHeadTiles]) {
-  float sum = 0;
+// Add a piece's sum over the lane's heads of relu(score) * weight to that of the parts before it.
+DEVICE float weigh(const RowGroup& group, Piece piece, const Scores& scores, float sum) {
 #pragma unroll
-  for (i32 tile = 0; tile < kHeadTiles; ++tile)
+  for (i32 i = 0; i < kTilesScored; ++i)
 #pragma unroll
     for (i32 v = 0; v < 4; ++v) {
-      const float relu = __builtin_fmaxf(scores.tiles[tile][v], 0.0f);
-      sum = tile + v == 0 ? relu * weights[tile][v] : __builtin_fmaf(relu, weights[tile][v], sum);
+      const float relu = __builtin_fmaxf(scores.tiles[i][v], 0.0f);
+      const float weight = group.weights[piece.row][piece.part * kTilesScored + i][v];
+      sum = piece.part + i + v == 0 ? relu * weight : __builtin_fmaf(relu, weight, sum);
     }
   return sum;
 }
@@ -80,20 +97,21 @@ DEVICE float reduce(float (&partial)[kTilesPerStep]) {
   return even + odd;
 }
 
-// One step: every row's logits of 64 tokens. The matrix work of one (row, tile) is issued before the vector work of the
+// One step: every row's logits of 64 tokens. The matrix work of one piece is issued before the vector work of the
 // previous one, which then fills its wait states.
 DEVICE void compute_step(const RowGroup& group, const KvStage<kGather>& stage, i32 position) {
   const float scale = stage.scale();
   const i32 byte_offset = (position + lane_id()) * 4;
-  Scores next = score(group.queries[0], stage.keys[0]);
-  float partial[kTilesPerStep];
+  Scores next = score(group, stage, Piece::of(0));
+  float partial[kTilesPerStep] = {};
 #pragma unroll
-  for (i32 i = 0; i < kRows * kTilesPerStep; ++i) {
-    const i32 row = i / kTilesPerStep, tile = i % kTilesPerStep, after = i + 1;
+  for (i32 i = 0; i < kPieces; ++i) {
+    const Piece piece = Piece::of(i);
     const Scores scores = next;
-    if (after < kRows * kTilesPerStep) next = score(group.queries[after / kTilesPerStep], stage.keys[after % kTilesPerStep]);
-    partial[tile] = weigh(scores, group.weights[row]);
-    if (tile == kTilesPerStep - 1) group.logits[row].store(byte_offset, reduce(partial) * scale);
+    if (i + 1 < kPieces) next = score(group, stage, Piece::of(i + 1));
+    partial[piece.tile] = weigh(group, piece, scores, partial[piece.tile]);
+    if (piece.tile == kTilesPerStep - 1 && piece.part == kParts - 1)
+      group.logits[piece.row].store(byte_offset, reduce(partial) * scale);
   }
 }
 
@@ -110,8 +128,8 @@ DEVICE void run_steps(Args p, const Sequence<Uniform>& sequence, i32 b, i32 firs
   const RowGroup group = RowGroup::load(p, sequence, b, first, last, reach);
   auto stream = KvStream<kGather>::open(p, b, tokens);
   KvStage<kGather> even, odd;
-  stream.load_any(p, even, position);
   if (remaining > 1) stream.seek(ahead);
+  stream.load_any(p, even, position);
   for (; remaining > 2; remaining -= 2) {
     stream.load_next(odd);
     stages_apart();

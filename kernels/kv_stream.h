@@ -21,9 +21,7 @@ struct KvStage<false> {
   i32x8 keys[kTilesPerStep];
   float scales[kTilesPerStep];  // of token lane % 16 of each tile
 
-  MEMBER float scale() const {
-    return of_own_tile(scales);
-  }
+  MEMBER float scale() const { return of_own_tile(scales); }
 };
 
 // Smaller pages: every token has its own page table entry.
@@ -103,8 +101,9 @@ struct KvStream<false> {
   }
 
  private:
-  // Quotient by tiles_per_page, exact while tiles * tiles_per_page < 2^31 (Granlund & Montgomery 1994, theorem 4.2 with
-  // l = 31): the product of tile and inverse is at most tile * tiles_per_page above tile * 2^31 / tiles_per_page.
+  // Quotient by tiles_per_page, exact while tile * tiles_per_page < 2^31 (Granlund & Montgomery 1994, theorem 4.2 with
+  // l = 31): inverse is less than 1 above 2^31 / tiles_per_page, so tile * inverse is less than tile too large, and the
+  // next quotient is at least 2^31 / tiles_per_page > tile away.
   MEMBER u32 page_of(u32 tile) const { return (static_cast<u64>(2 * tile) * inverse) >> 32; }
   MEMBER u32 in_page(u32 tile, u32 page) const { return (tile - page * tiles_per_page) * kTile; }
 
@@ -133,7 +132,7 @@ struct KvStream<true> {
   using Stage = KvStage<true>;
 
   Buffer table;                 // of this sequence
-  Bytes values_base;        // of the lane's 16 bytes and of its scale, were its token in block 0
+  Bytes values_base;            // of the lane's 16 bytes and of its scale, were its token in block 0
   Bytes scale_base;
   u32 block_stride;             // below 4 GiB here
   i32 shift;                    // log2(block_kv)
@@ -160,10 +159,10 @@ struct KvStream<true> {
 #pragma unroll
     for (i32 tile = 0; tile < kTilesPerStep; ++tile) {
       const i32 token = min(position + tile * kTile + lane_id() % kTile, last_token);
-      load_tile(stage, tile, entry(token >> shift), values_of(p, token & (p.block_kv - 1)));
+      load_tile(stage, tile, block(entry(token >> shift), values_of(p, token & (p.block_kv - 1))));
     }
     const i32 token = min(position + lane_id(), last_token);
-    load_scale(stage, entry(token >> shift), scale_of(p, token & (p.block_kv - 1)));
+    stage.token_scale = vector_load<float>(block(entry(token >> shift), scale_of(p, token & (p.block_kv - 1))));
   }
 
   MEMBER void seek(i32 position) {
@@ -171,13 +170,18 @@ struct KvStream<true> {
     next = look_up();
   }
 
+  // NOTE: in this order the entries take the registers of those they follow.
   MEMBER void load_next(Stage& stage) {
-    const Blocks after = look_up();
+    Bytes values[kTilesPerStep];
+#pragma unroll
+    for (i32 tile = 0; tile < kTilesPerStep; ++tile) values[tile] = block(next.ids[tile], values_base);
+    Bytes scale = block(of_own_tile(next.ids), scale_base);
+    stages_apart();
+    next = look_up();
     stages_apart();
 #pragma unroll
-    for (i32 tile = 0; tile < kTilesPerStep; ++tile) load_tile(stage, tile, next.ids[tile], values_base);
-    load_scale(stage, of_own_tile(next.ids), scale_base);
-    next = after;
+    for (i32 tile = 0; tile < kTilesPerStep; ++tile) load_tile(stage, tile, values[tile]);
+    stage.token_scale = vector_load<float>(scale);
   }
 
  private:
@@ -201,12 +205,10 @@ struct KvStream<true> {
     return blocks;
   }
 
-  MEMBER void load_tile(Stage& stage, i32 tile, u32 id, Bytes base) const {
-    Bytes values = base + static_cast<u64>(id) * block_stride;
+  MEMBER Bytes block(u32 id, Bytes base) const { return base + static_cast<u64>(id) * block_stride; }
+
+  MEMBER void load_tile(Stage& stage, i32 tile, Bytes values) const {
     const i32x4 low = vector_load<i32x4_at4>(values), high = vector_load<i32x4_at4>(values + kHeadDim / 2);
     stage.keys[tile] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-  }
-  MEMBER void load_scale(Stage& stage, u32 id, Bytes base) const {
-    stage.token_scale = vector_load<float>(base + static_cast<u64>(id) * block_stride);
   }
 };

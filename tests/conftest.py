@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hip_standin
 import pytest
 
-from indexer_rt import launch
+from indexer_rt import call, environment, hip, launch, ops, torch_gpu
 
 _C_TYPES = {("global_buffer", 8): "char*", ("by_value", 8): "long", ("by_value", 4): "int"}
 
@@ -73,6 +75,37 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
             name = f"fp8_paged_mqa_logits_h32_r{rows}_{addressing}"
             compile_hip(hip_source(name, launch.ABI), work, name).rename(folder / f"{name}.hsaco")
     return folder
+
+
+@pytest.fixture(scope="session")
+def loaded_standin(tmp_path_factory: pytest.TempPathFactory) -> hip_standin.Standin:
+    """Return the stand-in that this process has mapped as its one libamdhip64."""
+    pytest.importorskip("hip", reason="hip-python is not installed")
+    return hip_standin.Standin(hip_standin.compile_standin(tmp_path_factory.mktemp("hip")))
+
+
+@pytest.fixture
+def standin(loaded_standin: hip_standin.Standin, monkeypatch: pytest.MonkeyPatch) -> hip_standin.Standin:
+    """Return the stand-in as a new process would find it: nothing counted, nothing fails, no module loaded by us."""
+    for name in ("HSA_OVERRIDE_GFX_VERSION", *(name for name in os.environ if name.startswith("INDEXER_RT_"))):
+        monkeypatch.delenv(name, raising=False)
+    loaded_standin.reset()
+    monkeypatch.setattr(hip, "_devices", {})
+    monkeypatch.setattr(ops, "_current", None)
+    monkeypatch.setattr(call, "own", call.Own())
+    monkeypatch.setattr(ops, "own", call.own)
+    environment.current.cache_clear()
+    yield loaded_standin
+    environment.current.cache_clear()
+    loaded_standin.reset()
+
+
+@pytest.fixture
+def gpu(standin: hip_standin.Standin, monkeypatch: pytest.MonkeyPatch) -> hip_standin.Gpu:
+    """Put the HIP end under CPU tensors: answer for torch about GPUs, two MI355X."""
+    gpu = hip_standin.Gpu(standin)
+    monkeypatch.setattr(torch_gpu, "_current", gpu)
+    return gpu
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

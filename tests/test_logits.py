@@ -5,6 +5,7 @@ from cases import Case, check, make
 from emulation import emulation
 
 import indexer_rt
+from indexer_rt.catalog import Catalog
 
 LAYOUTS = {
     "kv1": dict(block_kv=1, preshuffle=False),
@@ -83,3 +84,25 @@ def test_max_model_len_clips(layout, rows_per_wave, num_waves, max_model_len, cl
 def test_per_row_ends_match_reference(layout, rows_per_wave, num_waves, clean):
     ends = [[70, 3, 0, 131, 64], [0, 0, 0, 0, 0], [1, 2, 300, 299, 5]]
     run_and_check(Case(ends, next_n=5, clean_logits=clean, rows_per_wave=rows_per_wave, **layout), num_waves)
+
+
+@pytest.mark.parametrize("variant", Catalog.shipped().entries, ids=lambda entry: entry.name.partition("logits_")[2])
+@pytest.mark.parametrize("preshuffle", [False, True], ids=["plain", "preshuffled"])
+def test_every_code_object_matches_reference(variant, preshuffle, num_waves):
+    if preshuffle and variant.addressing == "gather":
+        pytest.skip("blocks of less than 16 tokens are plain")
+    run_and_check(
+        Case((77, 0, 64, 1, 330), next_n=2 * variant.rows_per_wave + 1, num_heads=variant.num_heads,
+             rows_per_wave=variant.rows_per_wave, block_kv=48 if variant.addressing == "page" else 2,
+             preshuffle=preshuffle, clean_logits=True, max_model_len=333),
+        num_waves,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("block_kv", [1, 2, 4, 8, 16, 32, 48, 64, 80, 128, 256, 640, 2048])
+@pytest.mark.parametrize("preshuffle", [False, True], ids=["plain", "preshuffled"])
+def test_every_kind_of_block_matches_reference(block_kv, preshuffle):
+    if preshuffle and block_kv < 16:
+        pytest.skip("blocks of less than 16 tokens are plain")
+    lens = (block_kv - 1, block_kv, block_kv + 1, 2 * block_kv + 17, 1299)
+    run_and_check(Case(lens, next_n=2, block_kv=block_kv, preshuffle=preshuffle), num_waves=3)

@@ -336,11 +336,10 @@ def test_the_environment_names_a_folder(
 
 def test_a_file_with_another_kernel_is_named(op: Op, shelf: Path, tmp_path: Path) -> None:
     shutil.copy(shelf / "fp8_paged_mqa_logits_h32_r6_page.hsaco", tmp_path / "fp8_paged_mqa_logits_h32_r1_page.hsaco")
-    indexer_rt.use_code_objects(tmp_path)
     with pytest.raises(
         CodeObjectError, match=r"r1_page\.hsaco: expected kernel \w+_r1_page, holds \w+_r6_page\. Rename"
     ):
-        op(make_call())
+        indexer_rt.use_code_objects(tmp_path)
 
 
 def test_a_file_that_is_not_the_manifest_s_is_named(op: Op, shelf: Path, tmp_path: Path) -> None:
@@ -350,24 +349,24 @@ def test_a_file_that_is_not_the_manifest_s_is_named(op: Op, shelf: Path, tmp_pat
         f'[{{"name": "{name}", "file": "{name}.hsaco", "sha256": "{"0" * 64}", "symbol": "{name}", "problem": '
         '{"num_heads": 32, "head_dim": 128, "rows_per_wave": 1, "addressing": "page"}}]'
     )
-    indexer_rt.use_code_objects(tmp_path)
     with pytest.raises(
         ChecksumError, match=rf"{name}\.hsaco: sha256 is [0-9a-f]{{64}}, the manifest says 0{{64}}\. Run"
     ):
-        op(make_call())
+        indexer_rt.use_code_objects(tmp_path)
 
 
-def test_a_kernel_with_other_arguments_is_refused_by_call_and_load(
-    op: Op, compile_kernel: Callable[..., Path], end: RecordingDevice
+def test_a_kernel_with_other_arguments_is_refused_by_swap_call_and_load(
+    op: Op, compile_kernel: Callable[..., Path], end: RecordingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = compile_kernel("fp8_paged_mqa_logits_h32_r1_page", {"logits": ("global_buffer", 8)})
     for other in path.parent.iterdir():
         if other != path:
             other.unlink()
-    indexer_rt.use_code_objects(path.parent)
-    for attempt in (lambda: op(make_call()), lambda: indexer_rt.load("cpu")):
+    swap = indexer_rt.use_code_objects
+    for attempt in (lambda: swap(path.parent), lambda: op(make_call()), lambda: indexer_rt.load("cpu")):
         with pytest.raises(AbiMismatch, match=r"'q' is missing; 'kv_cache' is missing"):
             attempt()
+        monkeypatch.setattr(ops, "_current", ops.Runtime(ops.Catalog.read(path.parent)))  # as the environment does
     assert not end.loaded and not end.launches
 
 
@@ -404,6 +403,8 @@ def test_settings_are_read() -> None:
     )
     assert read == Environment(hsaco_dir=Path("/a"), libhip=None, strict=True, log="debug")
     assert Environment.read({"INDEXER_RT_LIBHIP": "/b.so"}).libhip == Path("/b.so")
+    assert Environment.read({"INDEXER_RT_EMULATOR": "fast"}) == Environment(fast_emulator=True)
+    assert Environment.read({"INDEXER_RT_EMULATOR": "strict"}) == Environment()
     assert (
         Environment.read({})
         == Environment.read({"INDEXER_RT_STRICT": "0", "INDEXER_RT_HSACO_DIR": ""})
@@ -415,7 +416,8 @@ def test_settings_are_read() -> None:
     "variables, words",
     [
         ({"INDEXER_RT_STRICT": "yes"}, r"INDEXER_RT_STRICT: expected 0 or 1, got 'yes'"),
-        ({"INDEXER_RT_LOG": "loud"}, r"INDEXER_RT_LOG: expected one of debug, info, warning, error, got 'loud'"),
+        ({"INDEXER_RT_EMULATOR": "1"}, r"INDEXER_RT_EMULATOR: expected strict or fast, got '1'"),
+        ({"INDEXER_RT_LOG": "loud"}, r"INDEXER_RT_LOG: expected 0, 1 \(info\) or one of debug, .*, error, got 'loud'"),
         ({"INDEXER_RT_STRIKT": "1"}, r"INDEXER_RT_STRIKT: no such setting\. indexer_rt reads INDEXER_RT_HSACO_DIR, "),
     ],
 )

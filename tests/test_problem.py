@@ -373,8 +373,8 @@ REFUSED = {
         TypeError,
         "max_model_len: expected an int, got Tensor. Reading a tensor would wait for the device.",
     ),
-    "length-negative": (_set(max_model_len=-1), ValueError, "max_model_len: expected 0 to 2147483647, got -1."),
-    "length-huge": (_set(max_model_len=2**31), ValueError, "max_model_len: expected 0 to 2147483647, got 2147483648."),
+    "length-negative": (_set(max_model_len=-1), ValueError, "max_model_len: expected 0 to 536870911, got -1."),
+    "length-huge": (_set(max_model_len=2**29), ValueError, "max_model_len: expected 0 to 536870911, got 536870912."),
     "preshuffle-none": (_set(preshuffle=None), TypeError, "preshuffle: expected a bool, got NoneType."),
     "preshuffle-int": (_set(preshuffle=1), TypeError, "preshuffle: expected a bool, got int."),
     "clean-int": (_set(clean_logits=1), TypeError, "clean_logits: expected a bool, got int."),
@@ -669,6 +669,13 @@ def test_a_block_too_large_to_divide_by_is_refused() -> None:
     call = make_call(batch=1)
     call.kv_cache_fp8 = torch.empty((1, 2**20, 1, 132), dtype=torch.uint8)
     call.block_tables = torch.zeros((1, 2**11), dtype=torch.int32)
-    call.max_model_len = 2**31 - 1
-    with pytest.raises(ValueError, match="kv_cache_fp8: block_kv 1048576 is too large for rows of 2147483647 columns"):
+    call.max_model_len = 2**28
+    with pytest.raises(ValueError, match="kv_cache_fp8: block_kv 1048576 is too large for rows of 268435456 columns"):
+        call.check()
+
+
+def test_a_table_too_wide_for_32_bit_offsets_is_refused() -> None:
+    call = make_call(batch=1)
+    call.block_tables = torch.empty((1, 2**29), dtype=torch.int32)  # 2 GiB that nothing touches
+    with pytest.raises(ValueError, match="block_tables: expected at most 536870911 columns, got 536870912: "):
         call.check()

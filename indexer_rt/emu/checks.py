@@ -191,13 +191,9 @@ def _leave_writes_behind(m: Convoy) -> None:
 def _matrix_effect(instruction: Instruction) -> Effect:
     shape = instruction.traits["mfma"]
     destination, c = instruction.dst[0].mask(), instruction.src["c"].mask()
-    waits = shape.wait_states(instruction.fields["cbsz"], instruction.fields["blgp"])
+    waits = shape.wait_states()
 
     def issue(m: Convoy) -> None:
-        m.hazards.issue_matrix(
-            MatrixResult(
-                destination, c, destination & -destination, m.hazards.clock - 1, m.members, instruction, **waits
-            )
-        )
+        m.hazards.issue_matrix(MatrixResult(destination, c, m.hazards.clock - 1, m.members, instruction, **waits))
 
     return issue

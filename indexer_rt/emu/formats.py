@@ -62,8 +62,11 @@ FORMATS = (
         vdst=(64, 8), cbsz=(72, 3), op_sel=(75, 3), clamp=(79, 1), op=(80, 7),
         src0=(96, 9), src1=(105, 9), src2=(114, 9), acc=(123, 2), blgp=(125, 3), acc_cd=(79, 1),
     ),
-    _format("VOP3P", 0xD3800000, 9, 2, **_VOP3P_FIELDS, cbsz=(8, 3), abid=(11, 4), acc_cd=(15, 1), acc=(59, 2),
-    blgp=(61, 3)), _format(
+    _format(
+        "VOP3P", 0xD3800000, 9, 2,
+        **_VOP3P_FIELDS, cbsz=(8, 3), abid=(11, 4), acc_cd=(15, 1), acc=(59, 2), blgp=(61, 3),
+    ),
+    _format(
         "VOP3", 0xD0000000, 6, 2,
         vdst=(0, 8), abs=(8, 3), op_sel=(11, 4), clamp=(15, 1), op=(16, 10), sdst=(8, 7),
         src0=(32, 9), src1=(41, 9), src2=(50, 9), omod=(59, 2), neg=(61, 3),

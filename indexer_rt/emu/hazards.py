@@ -35,18 +35,21 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class MatrixResult:
-    """Be one MFMA in flight. ``issued`` is the clock at which it went; waits are in wait states; ``waves`` is a bit
-    set.
+    """Be one MFMA in flight. ``issued`` is the clock at which it went; ``waves`` is a bit set.
+
+    Waits are in wait states: ``read_wait`` before anything but an addend reads or overwrites the result;
+    ``same_c_wait`` before an MFMA takes exactly it as addend; ``xdl_c_wait`` and ``f32_c_wait`` before an XDL or an f32
+    MFMA takes an addend that only overlaps it; ``overwrite_c_wait`` before its own addend is overwritten.
     """
 
     destination: int
     source_c: int
-    first_register: int
     issued: int
     waves: int
     what: Instruction
     read_wait: int
-    overlap_c_wait: int
+    xdl_c_wait: int
+    f32_c_wait: int
     same_c_wait: int
     overwrite_c_wait: int
 
@@ -142,8 +145,9 @@ class Hazards:
                 if sources & result.destination:
                     need = result.read_wait
                 elif c.mask() & result.destination:
-                    same = c.mask() & -c.mask() == result.first_register
-                    need = result.same_c_wait if same else result.overlap_c_wait
+                    same = c.mask() == result.destination
+                    overlap = result.xdl_c_wait if shape.is_xdl else result.f32_c_wait
+                    need = result.same_c_wait if same else overlap
             if passed < need:
                 return result, need, passed
         return None

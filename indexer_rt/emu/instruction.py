@@ -8,7 +8,21 @@ from typing import Any
 
 from ..errors import EmulatorFault
 from . import formats, text
-from .operands import EXEC, M0, MASK, SGPR_ROWS, U32, U64, VCC, Operand, Type, block, scalar_source, vector_source
+from .operands import (
+    EXEC,
+    M0,
+    MASK,
+    SGPR_BIT,
+    SGPR_ROWS,
+    U32,
+    U64,
+    VCC,
+    Operand,
+    Type,
+    block,
+    scalar_source,
+    vector_source,
+)
 from .table import TABLE, Entry
 
 
@@ -119,7 +133,7 @@ def _collect(instruction: Instruction) -> None:
     for operand in instruction.dst:
         writes |= operand.mask()
     for row in instruction.traits.get("reads_rows", ()):
-        reads |= 1 << (512 + row)
+        reads |= 1 << (SGPR_BIT + row)
     instruction.reads, instruction.writes, instruction.touches = reads, writes, reads | writes
 
 

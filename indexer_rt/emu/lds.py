@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import EmulatorFault
 from . import atomics, lanes
-from .memory import gather, scatter
+from .memory import extend, gather, merge_half, scatter
 from .registers import fetch_raw, join64, put
 from .table import Entry, add
 
@@ -295,18 +295,12 @@ def _read(program: Program, instruction: Instruction) -> Callable[[Convoy], Any]
 
     def run(m: Convoy) -> None:
         chosen = m.active()
-        values = m.batch.lds_memory.load(m, addresses(m), size, chosen)
-        if sign:
-            shift = np.int32(32 - sign)
-            values = ((values.view(np.int32) << shift) >> shift).view(u32)
+        values = extend(m.batch.lds_memory.load(m, addresses(m), size, chosen), sign)
         spread = _spread(m, chosen, values)
         for n in range(regs):
             word = spread[..., n]
             if half is not None:
-                held = m.V[row, m.sel]
-                word = (
-                    (held & u32(0xFFFF)) | word << u32(16) if half else (held & u32(0xFFFF0000)) | (word & u32(0xFFFF))
-                )
+                word = merge_half(m.V[row, m.sel], word, half)
             program.touch(m, row + n)
             put(m, row + n, word, m.mask)
 

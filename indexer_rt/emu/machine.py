@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import EmulatorFault
 from ..launch import Launch
+from ..manifest import LDS_BYTES_PER_CU
 from .checks import Tracking
 from .convoy import Batch, Convoy, mode_problem
 from .hazards import Hazards
@@ -106,8 +107,10 @@ class Machine:
         self.program: Program = program_of(kernel)
         self.vector_rows = kernel.descriptor.allocated_vgprs
         self.lds_bytes = kernel.lds_bytes + launch.lds_bytes
-        if self.lds_bytes > 160 * 1024:
-            raise ValueError(f"{kernel.name}: {self.lds_bytes} bytes of LDS per workgroup; a CU has {160 * 1024}.")
+        if self.lds_bytes > LDS_BYTES_PER_CU:
+            raise ValueError(
+                f"{kernel.name}: {self.lds_bytes} bytes of LDS per workgroup; a CU has {LDS_BYTES_PER_CU}."
+            )
         per_workgroup = self.waves_per_workgroup * self.vector_rows * 256 + self.lds_bytes * (9 if strict else 1)
         self.batch_workgroups = max(1, min(BATCH_WAVES // self.waves_per_workgroup, BATCH_BYTES // per_workgroup))
         self.image_base = IMAGE_ADDRESS

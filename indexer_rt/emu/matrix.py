@@ -73,18 +73,24 @@ class Shape:
             return self.regs, self.regs
         return F8F6F4_FORMATS.get(cbsz, ("", 8))[1], F8F6F4_FORMATS.get(blgp, ("", 8))[1]
 
-    def wait_states(self, cbsz: int, blgp: int) -> dict[str, int]:
-        """Return what MatrixResult asks for. The numbers are those that LLVM 22 inserts for gfx950."""
+    def wait_states(self) -> dict[str, int]:
+        """Return what MatrixResult asks for. The numbers are those that LLVM 22 inserts for gfx950.
+
+        XDL forms (all but those on f32 and f64) take longer on gfx950 than on gfx940, by one state except where a
+        2-pass result is not read by another XDL form.
+        """
         passes = self.passes
-        if self.is_f8f6f4 and min(cbsz, blgp) > 1:
-            passes //= 2
-        if not self.is_xdl:
-            return dict(
-                read_wait=passes + 2, overlap_c_wait=passes, same_c_wait=2 if passes == 2 else 0, overwrite_c_wait=0
-            )
-        read = passes + 3 + (passes != 2)
         same = 2 if passes == 2 else 0
-        return dict(read_wait=read, overlap_c_wait=passes + 1, same_c_wait=same, overwrite_c_wait=passes - 1)
+        if not self.is_xdl:
+            return dict(read_wait=passes + 2, xdl_c_wait=0, f32_c_wait=passes, same_c_wait=same, overwrite_c_wait=0)
+        longer = int(passes != 2)
+        return dict(
+            read_wait=passes + 3 + longer,
+            xdl_c_wait=passes + 2,
+            f32_c_wait=passes + 1 + longer,
+            same_c_wait=same,
+            overwrite_c_wait=passes - 1,
+        )
 
 
 def _mfma(

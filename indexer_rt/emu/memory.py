@@ -164,3 +164,16 @@ def scatter(data: np.ndarray, offsets: np.ndarray, values: np.ndarray, size: int
     raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
     for n in range(size):
         data[offsets + n] = raw[:, n]
+
+
+def extend(values: np.ndarray, bits: int) -> np.ndarray:
+    """Sign-extend uint32 words from their low ``bits``; 0 leaves them as they are."""
+    if not bits:
+        return values
+    shift = np.int32(32 - bits)
+    return ((values.view(np.int32) << shift) >> shift).view(U32)
+
+
+def merge_half(held: np.ndarray, word: np.ndarray, high: int) -> np.ndarray:
+    """Put the low 16 bits of ``word`` into the high (1) or low (0) half of ``held``, both uint32."""
+    return (held & U32(0xFFFF)) | word << U32(16) if high else (held & U32(0xFFFF0000)) | (word & U32(0xFFFF))

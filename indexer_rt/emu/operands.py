@@ -35,7 +35,7 @@ BF16 = Type("BF16", np.dtype(np.uint16), 1, 16)
 PK_F32, PK_B32 = Type("PK_F32", np.dtype(np.float32), 2, 64), Type("PK_B32", np.dtype(np.uint32), 2, 64)
 # A bool per lane, kept as a 64-bit scalar register pair.
 MASK = Type("MASK", np.dtype(bool), 2, 64)
-# Four registers that only pass through (v_mqsad_u32_u8 and the like are not in the tables; loads use Block).
+# What a body's annotations may name.
 TYPES = {t.name: t for t in (U16, I16, F16, BF16, U32, I32, F32, U64, I64, F64, PK_F32, PK_B32, MASK)}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import floats
+from .memory import merge_half
 from .operands import F16, F32, I16, I32, PK_B32, PK_F32, U16, U32, Operand, Type
 from .registers import fetch_raw, fetch_scalar, put, write_vector
 from .table import Entry, add, vop3p
@@ -264,7 +265,7 @@ def _build_mix(program: Program, instruction: Instruction) -> Callable[[Convoy],
         half = result.astype(f16).view(u16).astype(u32)
         held = m.V[row, m.sel]
         high = target == "v_fma_mixhi_f16"
-        put(m, row, (held & u32(0xFFFF)) | half << u32(16) if high else (held & u32(0xFFFF0000)) | half, m.mask)
+        put(m, row, merge_half(held, half, high), m.mask)
 
     return run
 

@@ -342,8 +342,8 @@ def _(a: U64) -> U64:
     return reverse_bits(a, u64)
 
 
-def find_first_one(a: Any, bits: int) -> Any:
-    """Number of the lowest set bit, -1 for zero."""
+def find_first_one(a: Any) -> Any:
+    """Number the lowest set bit of each element; -1 for zero."""
     a = np.asarray(a).astype(u64)
     return np.where(a == 0, -1, np.bitwise_count((a & (~a + u64(1))) - u64(1)).astype(i32)).astype(i32)
 
@@ -367,10 +367,10 @@ _COUNTS = {
     0x0B: ("s_bcnt0_i32_b64", U64, lambda a: i32(64) - np.bitwise_count(a).astype(i32), "nonzero"),
     0x0C: ("s_bcnt1_i32_b32", U32, lambda a: np.bitwise_count(a).astype(i32), "nonzero"),
     0x0D: ("s_bcnt1_i32_b64", U64, lambda a: np.bitwise_count(a).astype(i32), "nonzero"),
-    0x0E: ("s_ff0_i32_b32", U32, lambda a: find_first_one(~a, 32), "none"),
-    0x0F: ("s_ff0_i32_b64", U64, lambda a: find_first_one(~a, 64), "none"),
-    0x10: ("s_ff1_i32_b32", U32, lambda a: find_first_one(a, 32), "none"),
-    0x11: ("s_ff1_i32_b64", U64, lambda a: find_first_one(a, 64), "none"),
+    0x0E: ("s_ff0_i32_b32", U32, lambda a: find_first_one(~a), "none"),
+    0x0F: ("s_ff0_i32_b64", U64, lambda a: find_first_one(~a), "none"),
+    0x10: ("s_ff1_i32_b32", U32, lambda a: find_first_one(a), "none"),
+    0x11: ("s_ff1_i32_b64", U64, lambda a: find_first_one(a), "none"),
     0x12: ("s_flbit_i32_b32", U32, lambda a: count_leading_zeros(a, 32), "none"),
     0x13: ("s_flbit_i32_b64", U64, lambda a: count_leading_zeros(a, 64), "none"),
     0x14: ("s_flbit_i32", I32, lambda a: count_sign_bits(a, 32), "none"),

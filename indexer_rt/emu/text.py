@@ -253,8 +253,7 @@ def _cache_policy(fields: dict[str, int]) -> str:
 
 
 def _flat(instruction: Instruction) -> str:
-    fields, traits = instruction.fields, instruction.traits
-    kind = instruction.entry.format
+    fields, kind = instruction.fields, instruction.entry.format
     addr = str(instruction.src.get("addr", "off"))
     data = [str(instruction.src["data"])] if "data" in instruction.src else []
     dst = [str(o) for o in instruction.dst]
@@ -262,10 +261,7 @@ def _flat(instruction: Instruction) -> str:
     if kind != "FLAT":
         operands.append(str(instruction.src.get("saddr", "off")))
     offset = fields["offset"] & 0xFFF if kind == "FLAT" else signed(fields["offset"], 13)
-    if kind == "SCRATCH":
-        offset = signed(fields["offset"], 13)
     out = f"{instruction.name} {', '.join(operands)}" + (f" offset:{offset}" if offset else "")
-    del traits
     return out + _cache_policy(fields)
 
 

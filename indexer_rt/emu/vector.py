@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import EmulatorFault
 from . import lanes
+from .memory import merge_half
 from .operands import MASK, Operand
 from .registers import fetch_raw, fetch_vector, put, write_mask, write_scalar, write_vector
 
@@ -117,7 +118,7 @@ def _half_result(program: Program, operand: Operand, high: bool) -> Callable[[Co
         bits = np.asarray(value, dtype).view(np.uint16).astype(U32)
         held = m.V[row, m.sel]
         program.touch(m, row)
-        put(m, row, (held & U32(0xFFFF)) | bits << U32(16) if high else (held & U32(0xFFFF0000)) | bits, mask)
+        put(m, row, merge_half(held, bits, high), mask)
 
     return write
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import floats
 from .floats import fma16, fma32, fma64, maximum, minimum, to_integer
+from .memory import merge_half
 from .operands import BF16, F16, F32, F64, I16, I32, MASK, PK_F32, U16, U32, VCC
 from .table import Entry, add, vop1, vop2, vop3
 
@@ -545,7 +546,7 @@ def _pack8(a: Any, b: Any, d: Any, i: Any, is_bf8: bool) -> Any:
     """v_cvt_pk_*8_f32: two bytes into the low or (op_sel[3]) high half; the other half stays."""
     pair = floats.to_fp8(a, is_bf8).astype(u32) | floats.to_fp8(b, is_bf8).astype(u32) << u32(8)
     high = i.fields["op_sel"] >> 3 & 1
-    return (d & u32(0xFFFF)) | pair << u32(16) if high else (d & u32(0xFFFF0000)) | pair
+    return merge_half(d, pair, high)
 
 
 @vop3(0x2A2, "v_cvt_pk_fp8_f32", op_sel=True, omod=False, d_is_fill=True)

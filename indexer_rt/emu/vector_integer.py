@@ -368,7 +368,7 @@ def _(a: U32) -> I32:
 
 @vop1(0x2E, "v_ffbl_b32")
 def _(a: U32) -> I32:
-    return find_first_one(a, 32)
+    return find_first_one(a)
 
 
 @vop1(0x2F, "v_ffbh_i32")

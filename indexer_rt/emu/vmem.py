@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import EmulatorFault
 from . import atomics
+from .memory import extend, merge_half
 from .operands import PRIVATE_BASE, SHARED_BASE
 from .registers import fetch_scalar, fetch_vector, join64, put
 from .table import Entry, add
@@ -211,13 +212,6 @@ def _check_flat(m: Convoy, instruction: Instruction, flat: np.ndarray, complain:
             )
 
 
-def _extend(values: np.ndarray, sign: int) -> np.ndarray:
-    if not sign:
-        return values
-    shift = np.int32(32 - sign)
-    return ((values.view(np.int32) << shift) >> shift).view(u32)
-
-
 # --- loads, stores, atomics -----------------------------------------------------------------------------------------
 
 
@@ -234,7 +228,7 @@ def _load(program: Program, instruction: Instruction, places: Places) -> Callabl
             return
         if len(flat):
             _check_flat(m, instruction, flat, complain)
-            values = _extend(m.batch.machine.memory.load(flat, size, complain), sign)
+            values = extend(m.batch.machine.memory.load(flat, size, complain), sign)
         else:
             values = np.zeros((0, regs), u32)
         if active is None:
@@ -248,10 +242,7 @@ def _load(program: Program, instruction: Instruction, places: Places) -> Callabl
             program.touch(m, row + n)
             word = spread[..., n]
             if half is not None:
-                held = m.V[row, m.sel]
-                word = (
-                    (held & u32(0xFFFF)) | word << u32(16) if half else (held & u32(0xFFFF0000)) | (word & u32(0xFFFF))
-                )
+                word = merge_half(m.V[row, m.sel], word, half)
             put(m, row + n, word, mask)
 
     return run
@@ -334,7 +325,7 @@ def _load_lds(instruction: Instruction, places: Places) -> Callable[[Convoy], An
         flat, complain = _flatten(m, addresses, active)
         targets = (base(m) & u32(0xFFFFF)).astype(i64)[:, None] + immediate + step * np.arange(64)
         if len(flat):
-            values = _extend(m.batch.machine.memory.load(flat, size, complain), sign)
+            values = extend(m.batch.machine.memory.load(flat, size, complain), sign)
             chosen = np.ones((m.n, 64), bool) if active is None else active
             m.batch.lds_memory.store(m, targets, values, step, chosen, pending=instruction)
 

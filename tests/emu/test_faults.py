@@ -3,7 +3,8 @@
 Sources: "AMD Instinct CDNA3 ISA" reference guide, sections "Data dependency resolution" (s_waitcnt) and "Required
 independent instructions" (matrix results). How many wait states gfx950 needs is read off what LLVM's code generator
 puts between a matrix instruction and the first reader: 5, 8, 12 and 20 after 2, 4, 8 and 16 passes, 10 after the 8-pass
-f32 form. ``s_nop n`` is n + 1 wait states, any other instruction one.
+f32 form; fewer for a matrix instruction whose addend overlaps the result. ``s_nop n`` is n + 1 wait states, any other
+instruction one.
 """
 
 from __future__ import annotations
@@ -119,11 +120,37 @@ for _name, _text, _before, _states in [
 MFMA = "v_mfma_f32_16x16x128_f8f6f4 v[64:67], v[16:23], v[32:39], 1.0"
 bad("matrix_result_overwritten_early", f"{MFMA}; v_mov_b32 v64, 0", F8, "wait state")
 bad("matrix_result_as_factor_early", f"{MFMA}; v_mfma_f32_16x16x4_f32 v[8:11], v64, v16, 0", F8, "wait state")
-bad(
-    "matrix_result_as_shifted_addend_early",
-    f"{MFMA}; v_mfma_f32_16x16x128_f8f6f4 v[8:11], v[16:23], v[32:39], v[66:69]",
-    {**F8, "v[68:69]": 0},
-    "wait state",
+# An addend that overlaps the result without being it: states needed, by what reads it (LLVM 22, gfx950).
+F8_TO_F8 = "v_mfma_f32_16x16x128_f8f6f4 v[8:11], v[16:23], v[32:39], v[66:69]"
+for _name, _first, _second, _result, _states in [
+    ("8_pass_to_xdl", MFMA, F8_TO_F8, "v8", 10),
+    ("2_pass_to_xdl", "v_mfma_f32_4x4x4_16b_f16 v[68:71], v[16:17], v[32:33], 1.0",
+     "v_mfma_f32_32x32x8_f16 v[64:79], v[16:17], v[32:33], v[64:79]", "v68", 4),
+    ("4_pass_to_xdl", "v_mfma_f32_16x16x32_f16 v[68:71], v[16:19], v[32:35], 1.0",
+     "v_mfma_f32_32x32x16_f16 v[64:79], v[16:19], v[32:35], v[64:79]", "v68", 6),
+    ("16_pass_to_xdl", "v_mfma_f32_32x32x64_f8f6f4 v[64:79], v[16:23], v[32:39], 1.0",
+     "v_mfma_f32_16x16x32_f16 v[80:83], v[16:19], v[32:35], v[68:71]", "v80", 18),
+    ("2_pass_to_f32", "v_mfma_f32_4x4x4_16b_f16 v[68:71], v[16:17], v[32:33], 1.0",
+     "v_mfma_f32_32x32x2_f32 v[64:79], v16, v32, v[64:79]", "v68", 3),
+    ("4_pass_to_f32", "v_mfma_f32_16x16x32_f16 v[68:71], v[16:19], v[32:35], 1.0",
+     "v_mfma_f32_32x32x2_f32 v[64:79], v16, v32, v[64:79]", "v68", 6),
+    ("16_pass_to_f32", "v_mfma_f32_32x32x64_f8f6f4 v[64:79], v[16:23], v[32:39], 1.0",
+     "v_mfma_f32_16x16x4_f32 v[80:83], v16, v32, v[68:71]", "v80", 18),
+    ("wider_than_the_result", "v_mfma_f32_16x16x32_f16 v[64:67], v[16:19], v[32:35], 1.0",
+     "v_mfma_f32_32x32x16_f16 v[64:79], v[16:19], v[32:35], v[64:79]", "v64", 6),
+    ("16_pass_f32_to_f32", "v_mfma_f32_32x32x2_f32 v[64:79], v16, v32, 1.0",
+     "v_mfma_f32_16x16x4_f32 v[80:83], v16, v32, v[68:71]", "v80", 16),
+]:  # fmt: skip
+    _before = {**F8, "v[64:79]": 0}
+    bad(f"{_name}_shifted_addend_early", f"{_first}; {nops(_states - 1)} {_second}", _before, f"needs {_states}")
+    good(f"{_name}_shifted_addend_in_time", f"{_first}; {nops(_states)} {_second}; s_nop 15; s_nop 3", _before,
+         {_result: f32(1.0)})  # fmt: skip
+good(
+    "f32_to_xdl_shifted_addend_needs_no_wait",
+    "v_mfma_f32_32x32x2_f32 v[64:79], v16, v32, 1.0; v_mfma_f32_16x16x32_f16 v[80:83], v[16:19], v[32:35], v[68:71];"
+    "s_nop 15; s_nop 3",
+    {**F8, "v[64:79]": 0},
+    {"v80": f32(1.0)},
 )
 good(
     "independent_matrix_instructions_need_no_wait",
