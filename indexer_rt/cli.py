@@ -7,7 +7,7 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
-from . import environment, manifest, table
+from . import environment, loops, manifest, table
 from .code_object import CodeObject, Kernel
 from .errors import IndexerRtError
 from .verify import verify
@@ -27,7 +27,8 @@ def main(words: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="run the code objects on a decode step and compare with the reference")
     demo.add_argument("--seed", type=int, default=0, help="seed of the random tensors (default 0)")
-    commands.add_parser("info", help="list the code objects, and the HIP runtime if there is one")
+    info = commands.add_parser("info", help="list the code objects, and the HIP runtime if there is one")
+    info.add_argument("--loops", action="store_true", help="also what a round of each steady loop costs")
     check = commands.add_parser("verify", help="check hashes, ELF, manifest and every instruction of the code objects")
     check.add_argument("folder", nargs="?", type=Path, help="folder of code objects (default: those in use)")
     sweep = commands.add_parser("sweep", help="compare with the reference over 512 decode steps; resumable")
@@ -50,7 +51,7 @@ def main(words: list[str] | None = None) -> int:
                 parser.error(f"--jobs: expected 1 or more, got {arguments.jobs}")
             return run_sweep(arguments.filter, arguments.sample, arguments.jobs, arguments.output)
         if arguments.command == "info":
-            return print_info()
+            return print_info(with_loops=arguments.loops)
         return run_verify(arguments.folder or folder_in_use())
     except IndexerRtError as error:
         print(f"indexer-rt {arguments.command}: {error}", file=sys.stderr)
@@ -148,12 +149,18 @@ def run_sweep(text: str, is_sample: bool, jobs: int, output: Path) -> int:
     return 1 if wrong else 0
 
 
-def print_info() -> int:
-    """Print the code objects, their resources and arguments, and what is installed to run them. Returns 0."""
+def print_info(*, with_loops: bool = False) -> int:
+    """Print the code objects, their resources and arguments, and what is installed to run them. Returns 0.
+
+    ``with_loops``: also the instructions of each steady loop and its waits.
+    """
     folder = folder_in_use()
     print(f"code objects in {folder}")
     kernels = [manifest.only_kernel(CodeObject.read(path)) for path in sorted(folder.glob("*.hsaco"))]
     print(*table.lines_of(_INFO_HEADINGS, [_info_row(kernel) for kernel in kernels]), sep="\n")
+    if with_loops:
+        print()
+        print_loops(folder)
     for args in dict.fromkeys(kernel.args for kernel in kernels):
         print("\narguments (offset, bytes, name, kind)")
         rows = [(str(arg.offset), str(arg.size), f"  {arg.name}", arg.kind) for arg in args]
@@ -163,6 +170,20 @@ def print_info() -> int:
         print(f"{name}: {_version(name)}")
     print(f"HIP runtime: {_hip_runtime()}")
     return 0
+
+
+def print_loops(folder: Path) -> None:
+    """Print what a round of each steady loop costs, and its waits."""
+    from .catalog import Catalog
+
+    entries = Catalog.read(folder).entries
+    found = [(entry, loops.steady_loop(manifest.only_kernel(CodeObject.read(entry.path)))) for entry in entries]
+    rows = [loops.cells_of(loop, entry.num_heads, entry.rows_per_wave) for entry, loop in found]
+    print("steady loops, counted in one round (a step is 64 tokens, a row-tile 32 heads x 32 tokens)")
+    print(*table.lines_of(loops.HEADINGS, rows), sep="\n")
+    print("\nwaits of the loop: counts, then bytes of vector loads in flight per wave before -> after")
+    for _, loop in found:
+        print(f"{loop.kernel}: {loops.waits_of(loop)}")
 
 
 _INFO_HEADINGS = ("kernel", "version", "VGPR", "AGPR", "SGPR", "LDS", "spills", "code bytes", "waves/SIMD", "sha256")

@@ -67,7 +67,8 @@ class Flow:
     def of(cls, code: bytes) -> Flow:
         """Read the code of a kernel. Raises EmulatorFault at an instruction that is not known."""
         instructions = [instruction for _, instruction in disassemble(code)]
-        ends, leaders = {}, {0}
+        ends: dict[int, list[int]] = {}
+        leaders = {0}
         is_indirect = False
         for instruction in instructions:
             after = instruction.offset + instruction.size

@@ -1,7 +1,7 @@
 """Count what one round of a kernel's steady loop costs, from its decoded bytes.
 
-The steady loop is the innermost natural loop with the most matrix instructions. A step is 64 tokens, a row-tile 32 heads
-x 32 tokens; both are told from the matrix work: one row-tile of head_dim 128 is 32 * 32 * 128 multiply-adds.
+The steady loop is the innermost natural loop with the most matrix instructions. A step is 64 tokens, a row-tile
+32 heads x 32 tokens; both are told from the matrix work: one row-tile of head_dim 128 is 32 * 32 * 128 multiply-adds.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class SteadyLoop:
 
     def steps(self, num_heads: int, rows: int) -> float:
         """Return how many 64-token steps of a kernel of so many heads and rows a round makes."""
-        return self.row_tiles / (rows * (num_heads / 32) * (STEP_TOKENS / 32))
+        # The matrix unit takes 16 heads at least.
+        return self.row_tiles / (rows * (max(num_heads, 16) / 32) * (STEP_TOKENS / 32))
 
 
 def steady_loop(kernel: Kernel) -> SteadyLoop:
@@ -136,3 +137,27 @@ def _waits(body: list[Instruction]) -> list[Wait]:
             # More than the counter holds: the loop never waits for its loads.
             break
     return waits
+
+
+HEADINGS = ("kernel", "VGPR", "AGPR", "SGPR", "waves", "steps", "row-tiles", "MFMA", "VALU", "packed", "VALU/tile",
+            "SALU", "s_load", "loads", "bytes/step", "stores", "LDS", "nop slots")  # fmt: skip
+
+
+def cells_of(loop: SteadyLoop, num_heads: int, rows: int) -> tuple[str, ...]:
+    """Return one line of the report, under ``HEADINGS``."""
+    steps = loop.steps(num_heads, rows)
+    counts = loop.counts
+    numbers = (loop.vgprs, loop.agprs, loop.sgprs, loop.waves_per_simd, steps, loop.row_tiles, counts["mfma"],
+               counts["valu"], counts["packed"], round(loop.valu_per_row_tile, 2), counts["salu"],
+               counts["scalar_load"], counts["load"] + counts["load_lds"], loop.load_bytes / steps, counts["store"],
+               counts["lds"], loop.nop_slots)  # fmt: skip
+    return (loop.kernel, *(f"{number:g}" for number in numbers))
+
+
+def waits_of(loop: SteadyLoop) -> str:
+    """Return each wait with the bytes in flight before and after it, in order."""
+    words = []
+    for wait in loop.waits:
+        counts = [f"{name}({n})" for name, n in (("vmcnt", wait.vmcnt), ("lgkmcnt", wait.lgkmcnt)) if n is not None]
+        words.append(f"{' '.join(counts)} {wait.before}->{wait.after}")
+    return ", ".join(words)
