@@ -41,8 +41,9 @@ def measure(case: int, block_kv: int, is_strict: bool) -> tuple[str, ...]:
         start = time.perf_counter()
         logits = indexer_rt.fp8_paged_mqa_logits(*step, **workload.options)
         seconds = time.perf_counter() - start
+    tokens = "/".join(map(str, dict.fromkeys(lens)))
     return (
-        f"{len(lens)} sequences x {next_n} rows, {'/'.join(str(n) for n in dict.fromkeys(lens))} tokens, block {block_kv}",
+        f"{len(lens)} sequences x {next_n} rows, {tokens} tokens, block {block_kv}",
         "strict" if is_strict else "fast",
         f"{seconds:.2f}",
         f"{lane_instructions[0]}",
@@ -56,9 +57,8 @@ def main() -> None:
     if len(sys.argv) == 4:
         print(json.dumps(measure(*map(int, sys.argv[1:3]), sys.argv[3] == "strict")))
         return
-    print(
-        f"measured: emulation on {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start"
-    )
+    load = os.getloadavg()[0]
+    print(f"measured: emulation on {platform.machine()}, {os.cpu_count()} cores, load {load:.1f} before")
     rows = []
     for case in range(len(CASES)):
         for block_kv in (64, 1):

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from .errors import (
+    NO_TORCH,
     AbiMismatch,
     ChecksumError,
     CodeObjectError,
@@ -54,11 +55,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OPS:
-        _bind()
-        return globals()[name]
-    if name in _MODULES:
-        return importlib.import_module(f".{name}", __name__)
+    try:
+        if name in _OPS:
+            _bind()
+            return globals()[name]
+        if name in _MODULES:
+            return importlib.import_module(f".{name}", __name__)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(NO_TORCH, name="torch") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -71,5 +77,5 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_MODULES})
 
 
-if "torch" in sys.modules:
+if sys.modules.get("torch") is not None:  # None: the import is barred
     _bind()

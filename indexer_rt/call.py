@@ -6,6 +6,7 @@ that two threads share would be overwritten between packing and launch.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,8 +28,8 @@ MAX_CALLS = 8
 class Call:
     """Hold a launch that one thread has made, and what a call must look like to be made by it again.
 
-    ``runtime`` made it and only calls of that runtime may use it. ``slots``: the places of the pointers in ``words``,
-    in the order q, kv_cache, weights, context_lens, block_tables, cu_seqlens_q, logits.
+    ``runtime`` made it and only calls of that runtime may use it. ``pack(kernarg, offset,
+    q, kv_cache, weights, context_lens, block_tables, cu_seqlens_q, logits)`` puts addresses into its launch.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class Call:
         "cu_bytes",
         "fits",
         "is_new",
+        "kernarg",
         "kv_bytes",
         "launch",
         "lens_bytes",
@@ -45,18 +47,18 @@ class Call:
         "max_model_len",
         "max_next_n",
         "new_logits",
+        "offset",
         "options",
+        "pack",
         "present",
         "preshuffle",
         "q_bytes",
         "rows_per_wave",
         "runtime",
         "shape",
-        "slots",
         "tables_bytes",
         "types",
         "weights_bytes",
-        "words",
     )  # fmt: skip
 
     def __init__(
@@ -82,8 +84,8 @@ class Call:
             self.q_bytes, self.kv_bytes, self.weights_bytes, self.lens_bytes, self.tables_bytes, self.cu_bytes,
             self.logits_bytes,
         ) = extents  # fmt: skip
-        self.slots = tuple(offset // 8 for offset in plan.pointer_offsets)
-        self.new_logits, self.words, self.launch, self.cell = problem.new_logits, prepared.words, prepared.run, cell
+        self.kernarg, self.offset, self.pack = prepared.kernarg, plan.pointer_offsets[0], _packer(plan.pointer_offsets)
+        self.new_logits, self.launch, self.cell = problem.new_logits, prepared.run, cell
 
     def serves(self, tensors: Tensors, options: tuple[Any, ...]) -> bool:
         """Say whether a call is like this one but for its addresses."""
@@ -93,6 +95,22 @@ class Call:
             and self.present == _present(tensors)
             and self.fits(*[tensor for tensor in tensors if tensor is not None])
         )
+
+
+_POINTERS = struct.Struct("<7Q")
+_POINTER = struct.Struct("<Q")
+
+
+def _packer(offsets: tuple[int, ...]) -> Callable[..., None]:
+    """Return a function like ``Struct.pack_into`` that writes pointers at ``offsets``; its own offset is the first."""
+    if offsets == tuple(range(offsets[0], offsets[0] + _POINTERS.size, _POINTER.size)):
+        return _POINTERS.pack_into
+
+    def pack_each(kernarg: memoryview, _: int, *addresses: int) -> None:
+        for offset, address in zip(offsets, addresses, strict=True):
+            _POINTER.pack_into(kernarg, offset, address)
+
+    return pack_each
 
 
 def _present(tensors: Tensors) -> tuple[bool, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import CodeObjectError
 from .manifest import HEAD_DIM, shipped_folder
-from .problem import Problem
+from .problem import Problem, why_not_block_stride
 
 OPERATOR = "fp8_paged_mqa_logits"
 GATHER_BLOCKS = (1, 2, 4, 8)
@@ -75,8 +75,7 @@ class Catalog:
         if not entries:
             raise CodeObjectError(
                 f"{directory}: holds no code object of {OPERATOR}. Run ./build.sh, reinstall the wheel, or name your "
-                "files "
-                f"{OPERATOR}_h<heads>_r<rows>_<page|gather>.hsaco."
+                f"files {OPERATOR}_h<heads>_r<rows>_<page|gather>.hsaco."
             )
         seen: dict[tuple[int, int, int, str], Entry] = {}
         for entry in entries:
@@ -99,6 +98,9 @@ class Catalog:
         rows_per_wave: int | None = None,
     ) -> str | None:
         """Say why a problem is not covered, or None when it is. ``kv_block_stride`` in bytes, None for dense blocks."""
+        for name, value in (("num_heads", num_heads), ("head_dim", head_dim), ("block_kv", block_kv)):
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name}: expected an int, got {type(value).__name__}.")
         dims = sorted({entry.head_dim for entry in self.entries})
         if head_dim not in dims:
             return f"head_dim: expected {_one_of(dims)}, got {head_dim}."
@@ -117,6 +119,9 @@ class Catalog:
                 f"preshuffle: expected False for block_kv {block_kv}, got True. Preshuffled blocks are tiles of "
                 f"{PAGE_MULTIPLE} tokens; smaller blocks are plain."
             )
+        reason = None if kv_block_stride is None else why_not_block_stride(kv_block_stride)
+        if reason is not None:
+            return reason
         addressing = addressing_of(block_kv)
         if addressing == "gather" and kv_block_stride is not None and kv_block_stride >= _MAX_GATHER_STRIDE:
             return (
@@ -225,6 +230,9 @@ def _entry(path: Path, position: int, line: Any) -> Entry:
         raise CodeObjectError(f"{path}: entry {position}: 'file' is {file!r}, expected a name in the same folder.")
     if addressing not in ("page", "gather"):
         raise CodeObjectError(f"{path}: entry {position}: 'addressing' is {addressing!r}, expected 'page' or 'gather'.")
+    rows_per_wave = take(problem, "rows_per_wave", int)
+    if rows_per_wave < 1:
+        raise CodeObjectError(f"{path}: entry {position}: 'rows_per_wave' is {rows_per_wave}, expected at least 1.")
     return Entry(
         name=take(line, "name", str),
         path=path.parent / file,
@@ -232,7 +240,7 @@ def _entry(path: Path, position: int, line: Any) -> Entry:
         sha256=take(line, "sha256", str),
         num_heads=take(problem, "num_heads", int),
         head_dim=take(problem, "head_dim", int),
-        rows_per_wave=take(problem, "rows_per_wave", int),
+        rows_per_wave=rows_per_wave,
         addressing=addressing,
         manifest=line,
     )

@@ -1,21 +1,17 @@
-"""The command line: ``indexer-rt demo``, ``info``, ``verify`` and ``sweep``."""
+"""The command line: ``indexer-rt demo``, ``info``, ``verify``, ``sweep`` and ``bench``."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import sys
 from pathlib import Path
 
 from . import environment, loops, manifest, table
 from .code_object import CodeObject, Kernel
-from .errors import IndexerRtError
+from .errors import NO_TORCH, CodeObjectError, IndexerRtError
 from .verify import verify
-
-NO_TORCH = (
-    'torch is not installed. Run: pip install "indexer-rt[cpu]" (in a checkout: pip install ".[cpu]"), or install the '
-    "ROCm build of torch that matches your ROCm."
-)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -26,7 +22,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="indexer-rt", description="Lightning-indexer logits on gfx950.")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="run the code objects on a decode step and compare with the reference")
-    demo.add_argument("--seed", type=int, default=0, help="seed of the random tensors (default 0)")
+    demo.add_argument("--seed", type=_seed, default=0, help="seed of the random tensors, 0 to 2**63 - 1 (default 0)")
     info = commands.add_parser("info", help="list the code objects, and the HIP runtime if there is one")
     info.add_argument("--loops", action="store_true", help="also what a round of each steady loop costs")
     check = commands.add_parser("verify", help="check hashes, ELF, manifest and every instruction of the code objects")
@@ -38,6 +34,10 @@ def main(words: list[str] | None = None) -> int:
     sweep.add_argument("--sample", action="store_true", help="only the fixed sample of 40 cases")
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1); each may take 4 GB")
     sweep.add_argument("--output", type=Path, default=Path("sweep.csv"), help="CSV; cases in it are not run again")
+    bench = commands.add_parser("bench", help="time the op on the card, beside modelled and published times")
+    bench.add_argument("--filter", default="", metavar="TEXT", help="only shapes whose name contains TEXT, as b16-n6")
+    bench.add_argument("--csv", type=Path, metavar="FILE", help="also write the figures to FILE")
+    bench.add_argument("--plot", type=Path, metavar="FILE", help="also draw time over limit to FILE (png, svg, pdf)")
     arguments = parser.parse_args(words)
     try:
         environment.current()
@@ -45,17 +45,32 @@ def main(words: list[str] | None = None) -> int:
         parser.error(str(error))
     try:
         if arguments.command == "demo":
-            return run_demo(arguments.seed)
-        if arguments.command == "sweep":
+            status = run_demo(arguments.seed)
+        elif arguments.command == "sweep":
             if arguments.jobs < 1:
                 parser.error(f"--jobs: expected 1 or more, got {arguments.jobs}")
-            return run_sweep(arguments.filter, arguments.sample, arguments.jobs, arguments.output)
-        if arguments.command == "info":
-            return print_info(with_loops=arguments.loops)
-        return run_verify(arguments.folder or folder_in_use())
+            status = run_sweep(arguments.filter, arguments.sample, arguments.jobs, arguments.output)
+        elif arguments.command == "bench":
+            status = run_bench(arguments.filter, arguments.csv, arguments.plot)
+        elif arguments.command == "info":
+            status = print_info(with_loops=arguments.loops)
+        else:
+            status = run_verify(arguments.folder or folder_in_use())
+        sys.stdout.flush()
+        return status
     except IndexerRtError as error:
         print(f"indexer-rt {arguments.command}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # The reader is gone (`| head`). What is still buffered must not fail once more when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _seed(word: str) -> int:
+    if not word.isdecimal() or int(word) >= 2**63:
+        raise argparse.ArgumentTypeError(f"expected 0 to 2**63 - 1, got {word!r}")
+    return int(word)
 
 
 def folder_in_use() -> Path:
@@ -149,14 +164,52 @@ def run_sweep(text: str, is_sample: bool, jobs: int, output: Path) -> int:
     return 1 if wrong else 0
 
 
+def run_bench(text: str, csv_file: Path | None, plot_file: Path | None) -> int:
+    """Measure every published shape on the card, or show the model's figures where there is none. Returns 0."""
+    if not has_torch():
+        print(f"indexer-rt bench: {NO_TORCH}", file=sys.stderr)
+        return 1
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        print('indexer-rt bench: tqdm is not installed. Run: pip install "indexer-rt[bench]"', file=sys.stderr)
+        return 1
+    from . import bench, workload
+
+    device, words = workload.find_device()
+    is_gpu = device.type == "cuda"
+    rows = bench.lines((lambda shape: bench.measure(shape, device, bench.GpuTimer())) if is_gpu else None,
+                       lambda shape: text in shape.name)  # fmt: skip
+    if not rows:
+        print(f"indexer-rt bench: no shape has {text!r} in its name.", file=sys.stderr)
+        return 1
+    print(f"measured on {words}" if is_gpu else f"nothing is measured: no gfx950 here, only {words}")
+    table_of_lines = [make() for make in tqdm(rows, unit="shape", disable=not is_gpu)]
+    print(*table.lines_of(bench.HEADINGS, [bench.cells(line) for line in table_of_lines]), sep="\n")
+    print(
+        "limit: a launch, then the bytes that must move at 6.5 TB/s. modelled: by the timing model, never run on a "
+        "card. published: the best of any kernel, as its authors gave it."
+    )
+    if csv_file is not None:
+        bench.write_csv(csv_file, table_of_lines)
+    if plot_file is not None:
+        bench.plot(plot_file, table_of_lines)
+    return 0
+
+
 def print_info(*, with_loops: bool = False) -> int:
     """Print the code objects, their resources and arguments, and what is installed to run them. Returns 0.
 
     ``with_loops``: also the instructions of each steady loop and its waits.
+    Raises CodeObjectError for a folder without any, and for a file that is none.
     """
     folder = folder_in_use()
-    print(f"code objects in {folder}")
     kernels = [manifest.only_kernel(CodeObject.read(path)) for path in sorted(folder.glob("*.hsaco"))]
+    if not kernels:
+        raise CodeObjectError(
+            f"{folder}: holds no code object. Run ./build.sh, or reinstall, or unset INDEXER_RT_HSACO_DIR."
+        )
+    print(f"code objects in {folder}")
     print(*table.lines_of(_INFO_HEADINGS, [_info_row(kernel) for kernel in kernels]), sep="\n")
     if with_loops:
         print()

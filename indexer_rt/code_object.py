@@ -220,6 +220,8 @@ class CodeObject:
         path = Path(path)
         try:
             data = path.read_bytes()
+        except ValueError as error:  # a NUL in the name
+            raise CodeObjectError(f"{str(path)!r}: cannot be read: {error}. Name a file.") from error
         except OSError as error:
             raise CodeObjectError(
                 f"{path}: cannot be read: {error.strerror}. Run ./build.sh or reinstall the wheel."
@@ -266,8 +268,7 @@ class CodeObject:
         if abi not in CODE_OBJECT_VERSIONS or CODE_OBJECT_VERSIONS[abi] < 5:
             raise CodeObjectError(
                 f"{label}: code object ABI version byte is {abi}, wanted 3 (v5, ROCm 5.4 or newer) or 4 (v6, ROCm 6.3 "
-                "or newer). "
-                "Compile with -mcode-object-version=5."
+                "or newer). Compile with -mcode-object-version=5."
             )
         _check_extents(elf, data, label)
         segments = tuple(
@@ -323,8 +324,7 @@ def _check_extents(elf: ELFFile, data: bytes, label: str) -> None:
         if count < 1 or size != wanted or offset < ELF_HEADER_BYTES:
             raise CodeObjectError(
                 f"{label}: damaged ELF header: {count} {what} of {size} bytes at {offset}, wanted some of {wanted} "
-                "bytes. "
-                "Run ./build.sh or reinstall the wheel."
+                "bytes. Run ./build.sh or reinstall the wheel."
             )
         inside(what, offset, count * size)
     image_bytes = 0
@@ -335,8 +335,7 @@ def _check_extents(elf: ELFFile, data: bytes, label: str) -> None:
             if segment["p_memsz"] < segment["p_filesz"] or image_bytes > MAX_IMAGE_BYTES:
                 raise CodeObjectError(
                     f"{label}: damaged: a segment of {segment['p_filesz']} bytes claims {segment['p_memsz']} in "
-                    "memory. "
-                    "Run ./build.sh or reinstall the wheel."
+                    "memory. Run ./build.sh or reinstall the wheel."
                 )
     for section in elf.iter_sections():
         if section["sh_type"] != "SHT_NOBITS":

@@ -39,9 +39,9 @@ class Device(Protocol):
 
 
 class Prepared(Protocol):
-    """Be a launch that can run again. ``words``: its kernarg segment as 64-bit words, to be changed between runs."""
+    """Be a launch that can run again. ``kernarg``: its kernarg segment, to be changed between runs."""
 
-    words: memoryview
+    kernarg: memoryview
 
     def run(self) -> None: ...
 
@@ -89,12 +89,21 @@ def _base(index: int) -> int:
 
 
 def buffer_of(name: str, address: int, tensor: Tensor) -> Buffer:
-    """Wrap the memory from a tensor's first element to the last one it can reach, not a byte more."""
+    """Wrap the memory from a tensor's first element to the last one it can reach, not a byte more.
+
+    Raises ValueError when the tensor's storage has been resized to less.
+    """
     from .emu import Buffer
 
-    window = torch.empty(0, dtype=torch.uint8).set_(
-        tensor.untyped_storage(), tensor.storage_offset() * tensor.element_size(), (extent_bytes(tensor),), (1,)
+    storage, start, size = (
+        tensor.untyped_storage(),
+        tensor.storage_offset() * tensor.element_size(),
+        extent_bytes(tensor),
     )
+    # NOTE: set_ would grow the caller's storage to fit.
+    if size and start + size > storage.nbytes():
+        raise ValueError(f"{name}: reaches byte {start + size} of a storage that was resized to {storage.nbytes()}.")
+    window = torch.empty(0, dtype=torch.uint8).set_(storage, start, (size,), (1,))
     return Buffer(name, address, window.numpy(), name == "logits")
 
 

@@ -21,6 +21,7 @@ class Environment:
     ``hsaco_dir``: INDEXER_RT_HSACO_DIR, a folder of code objects to use instead of the shipped ones, or None.
     ``libhip``: INDEXER_RT_LIBHIP, the libamdhip64 file to use, or None.
     ``strict``: INDEXER_RT_STRICT=1, check the preconditions that cost reads of device data before every launch.
+    ``enable``: INDEXER_RT_ENABLE=1, let the vLLM and SGLang plugins replace those stacks' own functions.
     ``fast_emulator``: INDEXER_RT_EMULATOR=fast, skip the emulator's checks of what the hardware leaves undefined;
     accesses outside a tensor fault all the same. Default: strict.
     ``log``: INDEXER_RT_LOG, the level of the logger ``indexer_rt``: debug, info (or 1), warning or error, or None.
@@ -29,6 +30,7 @@ class Environment:
     hsaco_dir: Path | None = None
     libhip: Path | None = None
     strict: bool = False
+    enable: bool = False
     fast_emulator: bool = False
     log: str | None = None
 
@@ -39,13 +41,10 @@ class Environment:
         Raises ValueError for a value that means nothing and for an ``INDEXER_RT_`` name that does not exist (a typo
         would otherwise switch nothing on, silently).
         """
-        known = {f"{PREFIX}{name}" for name in ("HSACO_DIR", "LIBHIP", "STRICT", "EMULATOR", "LOG")}
+        known = {f"{PREFIX}{name}" for name in ("HSACO_DIR", "LIBHIP", "STRICT", "ENABLE", "EMULATOR", "LOG")}
         for name in variables:
             if name.startswith(PREFIX) and name not in known:
                 raise ValueError(f"{name}: no such setting. indexer_rt reads {', '.join(sorted(known))}.")
-        strict = variables.get(f"{PREFIX}STRICT", "")
-        if strict not in _SWITCH:
-            raise ValueError(f"{PREFIX}STRICT: expected 0 or 1, got {strict!r}.")
         emulator = variables.get(f"{PREFIX}EMULATOR", "")
         if emulator not in ("", "strict", "fast"):
             raise ValueError(f"{PREFIX}EMULATOR: expected strict or fast, got {emulator!r}.")
@@ -57,10 +56,18 @@ class Environment:
         return cls(
             hsaco_dir=Path(hsaco_dir) if hsaco_dir else None,
             libhip=Path(libhip) if libhip else None,
-            strict=_SWITCH[strict],
+            strict=_switch(variables, "STRICT"),
+            enable=_switch(variables, "ENABLE"),
             fast_emulator=emulator == "fast",
             log=log or None,
         )
+
+
+def _switch(variables: Mapping[str, str], name: str) -> bool:
+    value = variables.get(f"{PREFIX}{name}", "")
+    if value not in _SWITCH:
+        raise ValueError(f"{PREFIX}{name}: expected 0 or 1, got {value!r}.")
+    return _SWITCH[value]
 
 
 @functools.cache

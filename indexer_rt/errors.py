@@ -3,6 +3,11 @@
 Caller's mistakes are ``ValueError`` or ``TypeError``. Everything below says where, wanted, got and what to do.
 """
 
+NO_TORCH = (
+    'torch is not installed. Run: pip install "indexer-rt[cpu]" (in a checkout: pip install ".[cpu]"), or install the '
+    "ROCm build of torch that matches your ROCm."
+)
+
 
 class IndexerRtError(RuntimeError):
     """Base of every error that indexer_rt raises beyond ValueError and TypeError."""

@@ -157,10 +157,11 @@ class HipDevice:
 class PreparedLaunch:
     """Be one launch with its argument buffer, to be run many times. Belongs to one thread.
 
-    ``words``: the kernarg segment as 64-bit words. What it holds at a run is what the kernel gets: the driver copies.
+    ``kernarg``: the kernarg segment, to be changed between runs. What it holds at a run
+    is what the kernel gets: the driver copies.
     """
 
-    __slots__ = ("_args", "_gpu", "_handle", "_keep", "_launch", "_runtime", "device", "launch", "words")
+    __slots__ = ("_args", "_gpu", "_handle", "_keep", "_launch", "_runtime", "_success", "device", "kernarg", "launch")
 
     def __init__(self, device: HipDevice, function: Any, launch: Launch) -> None:
         self.device, self.launch, self._runtime, self._gpu = device, launch, _runtime(), torch_gpu.current()
@@ -170,7 +171,8 @@ class PreparedLaunch:
         entries = (ctypes.c_void_p * 5)(
             _BUFFER_POINTER, ctypes.addressof(kernarg), _BUFFER_SIZE, ctypes.addressof(size), _END
         )
-        self.words = memoryview(kernarg).cast("B").cast("Q")
+        self.kernarg = memoryview(kernarg).cast("B")
+        self._success = self._runtime.success
         self._keep = (kernarg, size, entries)
         self._launch = self._runtime.hip.hipModuleLaunchKernel
         # NOTE: made once, since hip-python takes longer to convert integers to its own types than to launch.
@@ -190,7 +192,7 @@ class PreparedLaunch:
             self._args = (*self._args[:-3], self._runtime.stream(handle), *self._args[-2:])
             self._handle = handle
         status = self._launch(*self._args)[0]
-        if status is not self._runtime.success:
+        if status is not self._success:
             launch = self.launch
             where = f"{launch.kernel.name} on {device.name}, grid {launch.grid}, block {launch.block}"
             raise self._runtime.error("hipModuleLaunchKernel", status, where=where, advice=_EARLIER)

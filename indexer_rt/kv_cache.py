@@ -39,17 +39,15 @@ def geometry(kv_cache: Tensor, *, name: str = "kv_cache") -> tuple[int, int, int
     if kv_cache.dtype not in (torch.uint8, FP8):
         raise TypeError(
             f"{name}: expected uint8 or float8_e4m3fn, got {dtype_name(kv_cache)}. A block is fp8 (OCP e4m3fn) value "
-            "bytes, "
-            "then float32 scales; view the cache as uint8."
+            "bytes, then float32 scales; view the cache as uint8."
         )
     shape, wanted = tuple(kv_cache.shape), "[num_blocks, block_kv, 1, head_dim + 4]"
     if len(shape) not in (3, 4) or (len(shape) == 4 and shape[2] != 1) or shape[-1] <= SCALE_BYTES or shape[1] < 1:
         raise ValueError(
             f"{name}: expected {wanted} (or the same without the 1), got {list(shape)}. A block is block_kv fp8 rows, "
-            "then "
-            "block_kv float32 scales; view a flat pool as this shape."
+            "then block_kv float32 scales; view a flat pool as this shape."
         )
-    if kv_cache.stride(-1) != 1 or (shape[1] > 1 and kv_cache.stride(1) != shape[-1]):
+    if kv_cache.numel() and (kv_cache.stride(-1) != 1 or (shape[1] > 1 and kv_cache.stride(1) != shape[-1])):
         raise ValueError(
             f"{name}: expected every block dense, strides [any, {shape[-1]}, ..., 1], got {list(kv_cache.stride())}. "
             "Only the block stride is free."
@@ -81,8 +79,7 @@ def scales_of(kv_cache: Tensor) -> Tensor:
     if offset % SCALE_BYTES or stride % SCALE_BYTES:
         raise ValueError(
             f"kv_cache: expected scales at multiples of 4 bytes, got storage offset {data.storage_offset()} and block "
-            "stride "
-            f"{stride} bytes with block_kv {block_kv}."
+            f"stride {stride} bytes with block_kv {block_kv}."
         )
     scales = data.as_strided((num_blocks, block_kv * SCALE_BYTES), (stride, 1), offset)
     return scales.view(torch.float32)
@@ -119,8 +116,7 @@ def _tileable(values: Tensor) -> tuple[int, int, int]:
     if block_kv % TILE or head_dim % TILE:
         raise ValueError(
             f"values: expected block_kv and head_dim in multiples of {TILE}, got {block_kv} and {head_dim}. "
-            "Preshuffled blocks "
-            f"are {TILE} x {TILE} tiles; smaller blocks are plain."
+            f"Preshuffled blocks are {TILE} x {TILE} tiles; smaller blocks are plain."
         )
     return num_blocks, block_kv, head_dim
 

@@ -114,8 +114,7 @@ def plan(problem: Problem, kernel: Kernel, *, rows_per_wave: int, num_cus: int) 
     if grid[0] * BLOCK[0] >= MAX_WORK_ITEMS:
         raise ValueError(
             f"{kernel.name}: {grid[0]} workgroups of {BLOCK[0]} work-items are {grid[0] * BLOCK[0]}; a grid must have "
-            "fewer than "
-            f"{MAX_WORK_ITEMS}."
+            f"fewer than {MAX_WORK_ITEMS}."
         )
     values = _values(problem, num_waves) | _hidden(kernel, grid)
     template = bytearray(kernel.kernarg_bytes)

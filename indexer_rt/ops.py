@@ -81,8 +81,8 @@ def fp8_paged_mqa_logits(
     Nothing at or past a sequence's longest end is read, neither table entries nor keys.
 
     NaN: relu(NaN) is 0, so a NaN in q or in a key adds 0 for the heads it meets; a NaN scale or weight makes its logits
-    NaN. The scale multiplies the sum over heads, after it. There is no gradient: tensors that require one are read as
-    data, and the result requires none.
+    NaN. The scale multiplies the sum over heads, after it. Subnormal scales, weights and logits are kept, not flushed
+    to zero. There is no gradient: tensors that require one are read as data, and the result requires none.
 
     Raises TypeError or ValueError, naming the argument, for what is not accepted; CodeObjectError for a damaged or
     foreign code object; HipError and RuntimeNotFound for the driver; EmulatorFault for the emulated machine.
@@ -140,9 +140,7 @@ def fp8_paged_mqa_logits(
             Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out),
             (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row),
         )
-    words = call.words
-    i, j, k, m, n, o, p = call.slots
-    words[i], words[j], words[k], words[m], words[n], words[o], words[p] = q, kv, w, lens, tables, cu, begin
+    call.pack(call.kernarg, call.offset, q, kv, w, lens, tables, cu, begin)
     call.launch()
     call.cell.calls += 1
     return logits

@@ -28,7 +28,7 @@ multiple of 4 (unaligned access is allowed for global memory on gfx950)."""
 MAX_TILE_PRODUCT = 2**31
 """kernels/kv_stream.h, page_of: the range in which a multiplication by the inverse divides exactly."""
 MAX_COLUMNS = 2**29 - 1
-"""The kernels count the bytes of a row of cells, and of a row of the block table, in 31 bits: 4 a column."""
+"""The kernels count the bytes of a row of cells in 31 bits: 4 a column. No more columns of a block table are used."""
 
 
 class Tensors(NamedTuple):
@@ -53,6 +53,7 @@ _OPTIONAL = frozenset(("cu_seqlens_q", "logits"))
 class Problem:
     """Describe one checked call. Strides in bytes; the stride of a dimension of size 1 is 0.
 
+    ``table_width`` counts the columns of the block table that max_model_len leaves a use for.
     ``next_n`` rows per sequence: exactly (native form) or at most (packed form, ``is_packed``, where ``num_rows`` rows
     are shared out by cu_seqlens_q). ``lens_per_row``: context_lens holds each row's own end, else each sequence's
     length.
@@ -134,8 +135,7 @@ class Problem:
         if q.dtype != pages.FP8:
             raise TypeError(
                 f"q_fp8: expected float8_e4m3fn, got {dtype_name(q)}. gfx950 uses the OCP encoding float8_e4m3fn; "
-                "quantise to it "
-                "(a fnuz tensor must be converted, not viewed)."
+                "quantise to it (a fnuz tensor must be converted, not viewed)."
             )
         if is_packed and q.ndim != 3:
             raise ValueError(f"q_fp8: expected [num_rows, num_heads, head_dim] with cu_seqlens_q, got {list(q.shape)}.")
@@ -145,7 +145,8 @@ class Problem:
                 f"{list(q.shape)}."
             )
         num_heads, head_dim = q.shape[-2:]
-        if (head_dim > 1 and q.stride(-1) != 1) or (num_heads > 1 and q.stride(-2) != head_dim):
+        # NOTE: an empty tensor's strides mean nothing: from numpy they are 0, and .contiguous() keeps them.
+        if q.numel() and ((head_dim > 1 and q.stride(-1) != 1) or (num_heads > 1 and q.stride(-2) != head_dim)):
             raise ValueError(
                 f"q_fp8: expected the last two dimensions dense, strides [..., {head_dim}, 1], got {list(q.stride())}. "
                 "Call .contiguous()."
@@ -157,7 +158,7 @@ class Problem:
             batch, next_n = q.shape[0], (q.shape[1] if q.ndim == 4 else 1)
             num_rows = batch * next_n
             q_seq_stride, q_row_stride = _stride(q, 0), (_stride(q, 1) if q.ndim == 4 else 0)
-        if q_seq_stride % Q_ALIGNMENT or q_row_stride % Q_ALIGNMENT:
+        if q.numel() and (q_seq_stride % Q_ALIGNMENT or q_row_stride % Q_ALIGNMENT):
             raise ValueError(
                 f"q_fp8: expected row strides in multiples of {Q_ALIGNMENT} bytes, got strides {list(q.stride())}. "
                 "Call .contiguous()."
@@ -168,15 +169,13 @@ class Problem:
         if cache_dim != head_dim:
             raise ValueError(
                 f"kv_cache_fp8: expected [num_blocks, block_kv, 1, {head_dim + pages.SCALE_BYTES}], got "
-                f"{list(kv_cache.shape)}: a "
-                f"block is block_kv fp8 rows of head_dim {head_dim}, then block_kv float32 scales."
+                f"{list(kv_cache.shape)}: a block is block_kv fp8 rows of head_dim {head_dim}, then block_kv float32 "
+                "scales."
             )
         kv_block_stride = _stride(kv_cache, 0)
-        if kv_block_stride % ALIGNMENT:
-            raise ValueError(
-                f"kv_cache_fp8: expected a block stride in multiples of {ALIGNMENT} bytes, got {kv_block_stride}. "
-                "Pad the blocks: their scales are float32."
-            )
+        reason = why_not_block_stride(kv_block_stride)
+        if reason is not None:
+            raise ValueError(reason)
 
         # cu_seqlens_q
         if is_packed:
@@ -186,7 +185,7 @@ class Problem:
                     "cu_seqlens_q, got None."
                 )
             _check_dtype("cu_seqlens_q", cu_seqlens_q, torch.int32)
-            if cu_seqlens_q.ndim != 1 or cu_seqlens_q.numel() < 1 or _stride(cu_seqlens_q, 0) not in (0, 4):
+            if cu_seqlens_q.ndim != 1 or cu_seqlens_q.numel() < 1 or (batch > 0 and cu_seqlens_q.stride(0) != 1):
                 raise ValueError(
                     f"cu_seqlens_q: expected a dense [batch + 1], got {list(cu_seqlens_q.shape)} with strides "
                     f"{list(cu_seqlens_q.stride())}."
@@ -215,18 +214,13 @@ class Problem:
             raise ValueError(
                 f"block_tables: expected [{batch}, table width] for {batch} sequences, got {list(block_tables.shape)}."
             )
-        if block_tables.shape[1] > 1 and block_tables.stride(1) != 1:
+        if block_tables.numel() and block_tables.shape[1] > 1 and block_tables.stride(1) != 1:
             raise ValueError(
                 f"block_tables: expected a column stride of 1, got strides {list(block_tables.stride())}. Call "
                 ".contiguous()."
             )
-        if block_tables.shape[1] > MAX_COLUMNS:
-            raise ValueError(
-                f"block_tables: expected at most {MAX_COLUMNS} columns, got {block_tables.shape[1]}: the kernels' "
-                "offsets within a row are 32 bits. Pass a narrower view of the table."
-            )
-
-        reach = min(columns, block_tables.shape[1] * block_kv)
+        table_width = min(block_tables.shape[1], -(-columns // block_kv))  # columns past it are beyond max_model_len
+        reach = min(columns, table_width * block_kv)
         if -(-reach // pages.TILE) * (block_kv // pages.TILE) >= MAX_TILE_PRODUCT:
             raise ValueError(
                 f"kv_cache_fp8: block_kv {block_kv} is too large for rows of {reach} columns: the kernels divide by it "
@@ -249,7 +243,7 @@ class Problem:
             next_n=next_n,
             num_rows=num_rows,
             max_model_len=columns,
-            table_width=block_tables.shape[1],
+            table_width=table_width,
             preshuffle=preshuffle,
             is_packed=is_packed,
             lens_per_row=per_row,
@@ -275,6 +269,16 @@ class Problem:
         if self.is_packed and self.clean_logits:
             return torch.full(shape, float("-inf"), dtype=torch.float32, device=self.device)
         return torch.empty(shape, dtype=torch.float32, device=self.device)
+
+
+def why_not_block_stride(kv_block_stride: int) -> str | None:
+    """Say why cache blocks may not lie this many bytes apart, or None when they may."""
+    if kv_block_stride % ALIGNMENT:
+        return (
+            f"kv_cache_fp8: expected a block stride in multiples of {ALIGNMENT} bytes, got {kv_block_stride}. "
+            "Pad the blocks: their scales are float32."
+        )
+    return None
 
 
 def signature(tensors: Iterable[Any]) -> tuple[Any, ...]:
@@ -354,14 +358,14 @@ def check_contents(problem: Problem, tensors: Tensors) -> None:
             if not 0 <= cu[b + 1] - cu[b] <= problem.next_n or cu[b + 1] > problem.num_rows:
                 raise ValueError(
                     f"cu_seqlens_q: index {b + 1} is {cu[b + 1]} after {cu[b]}; expected 0 to {problem.next_n} "
-                    "(max_next_n) more, "
-                    f"and at most {problem.num_rows} rows."
+                    f"(max_next_n) more, and at most {problem.num_rows} rows."
                 )
     lens = tensors.context_lens.reshape(-1).tolist()
-    for i, length in enumerate(lens):
-        if not 0 <= length <= problem.max_model_len:
+    needed_lens = range(cu[-1]) if problem.lens_per_row else [b for b in range(problem.batch) if cu[b + 1] > cu[b]]
+    for i in needed_lens:
+        if not 0 <= lens[i] <= problem.max_model_len:
             raise ValueError(
-                f"context_lens: entry {i} is {length}, expected 0 to {problem.max_model_len} (max_model_len)."
+                f"context_lens: entry {i} is {lens[i]}, expected 0 to {problem.max_model_len} (max_model_len)."
             )
     scales = pages.scales_of(tensors.kv_cache)
     for b in range(problem.batch):
@@ -371,16 +375,14 @@ def check_contents(problem: Problem, tensors: Tensors) -> None:
         if columns > problem.table_width:
             raise ValueError(
                 f"block_tables: row {b} needs {columns} columns for {longest} tokens in blocks of {problem.block_kv}, "
-                "has "
-                f"{problem.table_width}. Does the table hold ids of larger blocks?"
+                f"has {problem.table_width}. Does the table hold ids of larger blocks?"
             )
         ids = tensors.block_tables[b, :columns]
         for column, block in enumerate(ids.tolist()):
             if not 0 <= block < problem.num_blocks:
                 raise ValueError(
                     f"block_tables: row {b}, column {column} is {block}, expected 0 to {problem.num_blocks - 1} for a "
-                    "cache of "
-                    f"{problem.num_blocks} blocks."
+                    f"cache of {problem.num_blocks} blocks."
                 )
         needed = scales[ids.long()].reshape(-1)[:longest]
         bad = (~(needed >= 0)).nonzero()
@@ -396,8 +398,9 @@ def check_contents(problem: Problem, tensors: Tensors) -> None:
 def _check_kind(public: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{public}: expected a torch.Tensor, got {type(tensor).__name__}.")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{public}: expected a strided tensor, got layout {tensor.layout}.")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        what = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+        raise TypeError(f"{public}: expected a strided tensor, got {what}.")
 
 
 def _check_plain(public: str, tensor: Tensor) -> None:
@@ -428,7 +431,10 @@ def _integer(name: str, value: Any, low: int, high: int = INT32_MAX) -> int:
                 f"{name}: expected an int, got {type(value).__name__}."
                 + (" Reading a tensor would wait for the device." if isinstance(value, Tensor) else "")
             )
-        value = operator.index(value)
+        try:
+            value = operator.index(value)
+        except TypeError as error:
+            raise TypeError(f"{name}: expected an int, got {type(value).__name__}: {error}.") from error
     if not low <= value <= high:
         raise ValueError(f"{name}: expected {low} to {high}, got {value}.")
     return int(value)
@@ -448,10 +454,9 @@ def _weights_strides(
         native = "" if is_packed else f" or [{batch}, {next_n}, {num_heads}]"
         raise ValueError(
             f"weights: expected [{num_rows}, {num_heads}], [{num_rows}, {num_heads}, 1]{native} for q_fp8's rows and "
-            "heads, "
-            f"got {list(shape)}."
+            f"heads, got {list(shape)}."
         )
-    if num_heads > 1 and weights.stride(2 if by_sequence else 1) != 1:
+    if weights.numel() and num_heads > 1 and weights.stride(2 if by_sequence else 1) != 1:
         raise ValueError(
             f"weights: expected a head stride of 1, got strides {list(weights.stride())}. Call .contiguous()."
         )
@@ -480,8 +485,7 @@ def _lens_kind(
         if is_packed and per_sequence and per_row:
             raise ValueError(
                 f"context_lens: {list(shape)} fits both {batch} sequences and {num_rows} rows. Pass "
-                "lens_per_row=False for lengths "
-                "of sequences, True for ends of rows."
+                "lens_per_row=False for lengths of sequences, True for ends of rows."
             )
         return not per_sequence
     if not (per_row if lens_per_row else per_sequence):
@@ -496,7 +500,7 @@ def _logits_stride(logits: Tensor, num_rows: int, columns: int) -> int:
     _check_dtype("out", logits, torch.float32)
     if logits.ndim != 2 or logits.shape[0] != num_rows or logits.shape[1] < columns:
         raise ValueError(f"out: expected [{num_rows}, at least {columns}], got {list(logits.shape)}.")
-    if logits.shape[1] > 1 and logits.stride(1) != 1:
+    if logits.numel() and logits.shape[1] > 1 and logits.stride(1) != 1:
         raise ValueError(f"out: expected a column stride of 1, got strides {list(logits.stride())}.")
     stride = _stride(logits, 0)
     if num_rows > 1 and stride < columns * 4:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _increment_version as increment_version
 
 from .problem import Tensors
 
@@ -70,7 +71,7 @@ def register(function: Callable[..., Tensor]) -> None:
             lens_per_row=lens_per_row,
         )  # fmt: skip
         if not out.is_inference():
-            torch.autograd.graph.increment_version(out)
+            increment_version((out,))
 
     for name, kernel in ((NAME, new), (f"{NAME}.out", write)):
         for key in ("CPU", "CUDA"):

@@ -15,6 +15,8 @@ from .errors import CodeObjectError, EmulatorFault
 # Keys of an entry that the ELF does not prove by itself; each has its own check below.
 _STATED = ("problem", "compiler", "flags", "source_sha256")
 
+_KINDS = {"name": str, "file": str, "sha256": str, "problem": dict, "compiler": str, "flags": str}
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -50,6 +52,14 @@ def verify(folder: Path, *, kernels: Path | None = None) -> list[Verdict]:
         raise CodeObjectError(
             f"{path}: keys, order or spacing are not what build.sh writes. Run ./build.sh or reinstall."
         )
+
+    for position, entry in enumerate(entries):
+        for key, kind in _KINDS.items():
+            if not isinstance(entry[key], kind):
+                raise CodeObjectError(
+                    f"{path}: entry {position}: expected {key!r} of type {kind.__name__}, got {entry[key]!r}. "
+                    "Run ./build.sh or reinstall."
+                )
 
     source_sha256 = None if kernels is None else manifest.source_digest(kernels)
     verdicts = [_verify_entry(folder, entry, source_sha256) for entry in entries]
@@ -98,7 +108,7 @@ def _verify_stated(entry: dict[str, Any], code_object: CodeObject, source_sha256
         "KERNEL_NAME": entry["name"],
         "NUM_HEADS": str(problem.get("num_heads")),
         "ROWS_PER_WAVE": str(problem.get("rows_per_wave")),
-        "GATHER": {"page": "0", "gather": "1"}.get(problem.get("addressing")),
+        "GATHER": {"page": "0", "gather": "1"}.get(str(problem.get("addressing"))),
     }
     given = manifest.defines_of(entry["flags"])
     waves, wanted = manifest.waves_per_simd(manifest.only_kernel(code_object)), given.pop("WAVES_PER_SIMD", "none")

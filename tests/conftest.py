@@ -101,6 +101,12 @@ def standin(loaded_standin: hip_standin.Standin, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the preconditions that cost reads of device data, as INDEXER_RT_STRICT=1 does."""
+    monkeypatch.setattr(environment, "current", lambda: environment.Environment(strict=True))
+
+
+@pytest.fixture
 def gpu(standin: hip_standin.Standin, monkeypatch: pytest.MonkeyPatch) -> hip_standin.Gpu:
     """Put the HIP end under CPU tensors: answer for torch about GPUs, two MI355X."""
     gpu = hip_standin.Gpu(standin)

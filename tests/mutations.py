@@ -48,7 +48,7 @@ class Mutation:
 
 MUTATIONS = (
     Mutation("weights of the wrong heads", KERNEL, "w_lane = lane / kTile * 16;", "w_lane = lane % 4 * 16;"),
-    Mutation("one head tile left out", KERNEL, "tile < kHeadTiles; ++tile)\n#pragma", "tile < 1; ++tile)\n#pragma"),
+    Mutation("one head tile left out", KERNEL, "i < kTilesScored; ++i)\n#pragma", "i < 1; ++i)\n#pragma"),
     Mutation(
         "halves of K swapped",
         STREAM,
@@ -69,7 +69,7 @@ MUTATIONS = (
              "min(lane_id() % kTile, 15u)"),
     Mutation("next page looked up past the last", STREAM, "static_cast<u32>(min(page, last_page)) * 4", "page * 4"),
     Mutation("gathered blocks looked up past the last", STREAM, "min(page, last_page - (kStep >> shift) + 1)", "page"),
-    Mutation("relu left out", KERNEL, "__builtin_fmaxf(scores.tiles[tile][v], 0.0f)", "scores.tiles[tile][v]"),
+    Mutation("relu left out", KERNEL, "__builtin_fmaxf(scores.tiles[i][v], 0.0f)", "scores.tiles[i][v]"),
     Mutation("scale left out", KERNEL, "reduce(partial) * scale", "reduce(partial)"),
     Mutation("ranges of waves overlap", WORK, "wave * share + min(wave, extra)", "wave * share"),
     Mutation("last step of a range left out", KERNEL, "end = min(end, ceil_div(tokens, kStep));",

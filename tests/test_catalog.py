@@ -200,6 +200,7 @@ def test_a_foreign_file_name_says_so(folder: Path) -> None:
         ([line("a", sha256=None)], r"entry 0: expected 'sha256' of type str, got None"),
         ([line("a", 1, "scatter")], r"entry 0: 'addressing' is 'scatter', expected 'page' or 'gather'"),
         ([line("a", rows="1")], r"entry 0: expected 'rows_per_wave' of type int, got '1'"),
+        ([line("a", rows=0)], r"entry 0: 'rows_per_wave' is 0, expected at least 1"),
         ([line("a", rows=True)], r"entry 0: expected 'rows_per_wave' of type int, got True"),
         ([line("a", 2), line("b", 2)], r"a and b solve the same problems\. Remove one"),
     ],
@@ -215,3 +216,12 @@ def test_a_manifest_that_is_no_json_says_so(tmp_path: Path) -> None:
         (tmp_path / "manifest.json").write_bytes(text)
         with pytest.raises(CodeObjectError, match=r"manifest\.json: cannot be read: .* Run \./build\.sh"):
             Catalog.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arguments, name", [(("cuda",), "num_heads"), ((32, 128.0), "head_dim"), ((32, 128, True), "block_kv")]
+)
+def test_what_is_asked_of_numbers_takes_numbers(arguments: tuple[Any, ...], name: str) -> None:
+    full = (*arguments, 128, 64)[:3] if len(arguments) < 3 else arguments
+    with pytest.raises(TypeError, match=f"{name}: expected an int, got "):
+        Catalog.shipped().why_not(*full, False)

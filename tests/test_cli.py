@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -122,6 +123,18 @@ def test_verify_finds_registers_that_leave_too_little_room(folder: Path, capsys:
     edit_entry(folder, lambda entry: entry.update(flags=entry["flags"].replace("PER_SIMD=2", "PER_SIMD=4")))
     (fault,) = faults_of(folder, capsys)
     assert fault == "flags: WAVES_PER_SIMD is 4, but the registers leave room for 2"
+
+
+@pytest.mark.parametrize("key", ["name", "file", "sha256", "problem", "compiler", "flags"])
+@pytest.mark.parametrize("value", [None, 7, [1]])
+def test_verify_names_a_manifest_field_of_the_wrong_type(
+    folder: Path, key: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = json.loads((folder / "manifest.json").read_text())[:1]
+    entries[0][key] = value
+    (folder / "manifest.json").write_text(manifest.text_of(entries))
+    assert cli.main(["verify", str(folder)]) == 1
+    assert f"entry 0: expected {key!r} of type " in capsys.readouterr().err
 
 
 def test_verify_finds_a_flipped_bit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,6 +261,28 @@ def test_info_lists_the_code_objects_and_their_arguments(capsys: pytest.CaptureF
         ]
 
 
+def test_info_refuses_a_folder_without_code_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "folder_in_use", lambda: tmp_path)
+    assert cli.main(["info"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"indexer-rt info: {tmp_path}: holds no code object. Run ./build.sh")
+
+
+def test_reader_that_leaves_early_is_no_traceback() -> None:
+    body = "import sys; from indexer_rt import cli; input(); sys.exit(cli.main(['info']))"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", body], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
 def test_info_works_without_hip_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(hip, "_started", [])
     monkeypatch.setitem(sys.modules, "hip", None)
@@ -263,11 +298,13 @@ def test_info_says_that_there_is_no_runtime_and_where_it_was_looked_for() -> Non
     assert "Looked in: INDEXER_RT_LIBHIP (not set); torch (" in done.stdout
 
 
-def test_info_gives_the_version_and_file_of_the_runtime(
-    standin: hip_standin.Standin, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["info"]) == 0
-    assert f"HIP runtime: 7.2.26015 ({standin.path})\n" in capsys.readouterr().out
+def test_info_gives_the_version_and_file_of_the_runtime(tmp_path: Path) -> None:
+    # In a process of its own: hip-python remembers a library that it once did not find.
+    library = hip_standin.compile_standin(tmp_path)
+    code = "from indexer_rt import cli; raise SystemExit(cli.main(['info']))"
+    variables = os.environ | {"INDEXER_RT_LIBHIP": str(library)}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert f"HIP runtime: 7.2.26015 ({library})\n" in done.stdout
 
 
 def test_info_works_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,6 +320,44 @@ def test_demo_without_torch_says_what_to_install(
     assert cli.main(["demo"]) == 1
     assert capsys.readouterr().err == f"indexer-rt demo: {cli.NO_TORCH}\n"
     assert 'pip install "indexer-rt[cpu]"' in cli.NO_TORCH and "ROCm" in cli.NO_TORCH
+
+
+NO_TORCH_HERE = """
+import sys
+
+class NoTorch:
+    def find_spec(name, *rest):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name=name)
+
+sys.meta_path.insert(0, NoTorch)
+"""
+
+
+@pytest.mark.parametrize(("command", "status"), [("--help", 0), ("info", 0), ("verify", 0), ("demo", 1)])
+def test_command_line_starts_without_torch(command: str, status: int) -> None:
+    # A process of its own: here every module that imports torch is loaded already.
+    body = f"{NO_TORCH_HERE}from indexer_rt import cli\nsys.exit(cli.main(['{command}']))"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("INDEXER_RT_")}
+    done = subprocess.run([sys.executable, "-c", body], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["fp8_paged_mqa_logits", "kv_cache"])
+def test_import_without_torch_says_what_to_install(name: str) -> None:
+    body = f"{NO_TORCH_HERE}from indexer_rt import {name}"
+    done = subprocess.run([sys.executable, "-c", body], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {cli.NO_TORCH}"
+
+
+@pytest.mark.parametrize("seed", ["-1", "1.5", str(2**63)])
+def test_demo_refuses_what_is_no_seed(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["demo", f"--seed={seed}"])
+    assert exit_info.value.code == 2
+    assert f"argument --seed: expected 0 to 2**63 - 1, got {seed!r}" in capsys.readouterr().err
 
 
 def test_demo_agrees_with_the_reference(capsys: pytest.CaptureFixture[str]) -> None:

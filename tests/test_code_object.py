@@ -178,3 +178,8 @@ def test_version_6_is_read_too(compile_kernel: Callable[..., Path]) -> None:
 def test_bytes_outside_the_image_are_refused(data: bytes) -> None:
     with pytest.raises(CodeObjectError, match=r"k\.hsaco: 8 bytes at address 0xfff00000 lie in no loadable segment"):
         parse(data).image_bytes(0xFFF00000, 8)
+
+
+def test_a_name_that_no_file_can_have_is_refused() -> None:
+    with pytest.raises(CodeObjectError, match=r"cannot be read: .* Name a file\."):
+        CodeObject.read("a\0b.hsaco")

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from calls import make_call
 from cases import Case, check, make
 from hip_standin import Gpu, Graph, Launched, Memory, Standin
 from test_hip_end import in_threads, run, tensors_of
 
 import indexer_rt
-from indexer_rt import AbiMismatch, environment, ops
+from indexer_rt import AbiMismatch, environment, launch, ops
 from indexer_rt.code_object import CodeObject
 
 SHIPPED = Path(__file__).parent.parent / "hsaco"
@@ -109,6 +110,23 @@ def test_other_arguments_are_refused_showing_both_lists_and_nothing_changes(
     assert standin.total() == calls
     indexer_rt.fp8_paged_mqa_logits(**call)
     assert code_of(standin.launches[-1]) == digest(SHIPPED)
+
+
+def test_a_kernel_with_its_arguments_in_another_order_gets_each_in_its_place(
+    standin: Standin, gpu: Gpu, compile_kernel: Callable[..., Path]
+) -> None:
+    path = compile_kernel(NAME, dict(reversed(launch.ABI.items())))
+    for other in path.parent.iterdir():
+        if other != path:
+            other.unlink()
+    standin.on_launch(None)
+    indexer_rt.use_code_objects(path.parent)
+    for made in (make_call(), make_call()):
+        made.out = torch.zeros(2, 200)
+        indexer_rt.fp8_paged_mqa_logits(**made.arguments())
+        for name, tensor in made.tensors()._asdict().items():
+            assert standin.launches[-1].argument(name) == (0 if tensor is None else tensor.data_ptr()), name
+        assert standin.launches[-1].argument("max_model_len") == 200
 
 
 def test_a_captured_graph_keeps_the_code_it_was_captured_with(standin: Standin, gpu: Gpu, own: Path) -> None:

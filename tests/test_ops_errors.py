@@ -152,6 +152,14 @@ UNSUPPORTED = {
         {"block_kv": 3, "preshuffle": False},
         "block_kv: expected one of 1, 2, 4, 8 or a multiple of 16, got 3.",
     ),
+    "block-stride-odd": (
+        lambda call: setattr(
+            call, "kv_cache_fp8", torch.zeros(16, 8450, dtype=torch.uint8)[:, :8448].unflatten(1, (64, 1, 132))
+        ),
+        {"kv_block_stride": 8450},
+        "kv_cache_fp8: expected a block stride in multiples of 4 bytes, got 8450. Pad the blocks: their scales are "
+        "float32.",
+    ),
     "block-1-shuffled": (
         _block(1, True),
         {"block_kv": 1},
@@ -285,6 +293,14 @@ def test_the_emulator_gets_exactly_the_memory_that_the_tensors_reach(emulated: l
     assert call.out[0, 0] == 5.0
 
 
+def test_the_emulator_refuses_a_storage_that_was_resized(emulated: list[Any]) -> None:
+    call = make_call()
+    call.kv_cache_fp8.untyped_storage().resize_(1000)
+    with pytest.raises(ValueError, match=r"kv_cache: reaches byte 135168 of a storage that was resized to 1000\."):
+        indexer_rt.fp8_paged_mqa_logits(**call.arguments())
+    assert call.kv_cache_fp8.untyped_storage().nbytes() == 1000 and not emulated
+
+
 def test_the_emulator_s_addresses_are_the_packed_ones_and_far_apart(emulated: list[Any]) -> None:
     indexer_rt.fp8_paged_mqa_logits(**make_packed().arguments())
     ((launch, buffers, _),) = emulated
@@ -405,6 +421,7 @@ def test_settings_are_read() -> None:
     assert Environment.read({"INDEXER_RT_LIBHIP": "/b.so"}).libhip == Path("/b.so")
     assert Environment.read({"INDEXER_RT_EMULATOR": "fast"}) == Environment(fast_emulator=True)
     assert Environment.read({"INDEXER_RT_EMULATOR": "strict"}) == Environment()
+    assert Environment.read({"INDEXER_RT_ENABLE": "1"}) == Environment(enable=True)
     assert (
         Environment.read({})
         == Environment.read({"INDEXER_RT_STRICT": "0", "INDEXER_RT_HSACO_DIR": ""})
@@ -416,9 +433,13 @@ def test_settings_are_read() -> None:
     "variables, words",
     [
         ({"INDEXER_RT_STRICT": "yes"}, r"INDEXER_RT_STRICT: expected 0 or 1, got 'yes'"),
+        ({"INDEXER_RT_ENABLE": "true"}, r"INDEXER_RT_ENABLE: expected 0 or 1, got 'true'"),
         ({"INDEXER_RT_EMULATOR": "1"}, r"INDEXER_RT_EMULATOR: expected strict or fast, got '1'"),
         ({"INDEXER_RT_LOG": "loud"}, r"INDEXER_RT_LOG: expected 0, 1 \(info\) or one of debug, .*, error, got 'loud'"),
-        ({"INDEXER_RT_STRIKT": "1"}, r"INDEXER_RT_STRIKT: no such setting\. indexer_rt reads INDEXER_RT_HSACO_DIR, "),
+        (
+            {"INDEXER_RT_STRIKT": "1"},
+            r"INDEXER_RT_STRIKT: no such setting\. indexer_rt reads INDEXER_RT_EMULATOR, INDEXER_RT_ENABLE, ",
+        ),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(variables: dict[str, str], words: str) -> None:

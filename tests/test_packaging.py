@@ -68,7 +68,7 @@ def test_wheel_is_for_any_python_3(wheel: Path) -> None:
     assert wheel.name == "indexer_rt-0.1.0-py3-none-any.whl"
 
 
-def test_wheel_holds_every_code_object_of_the_manifest_with_its_hash(wheel: Path) -> None:
+def test_h07_wheel_holds_every_code_object_of_the_manifest_with_its_hash(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entries = json.loads(archive.read("indexer_rt/hsaco/manifest.json"))
         hashes = {e["file"]: hashlib.sha256(archive.read(f"indexer_rt/hsaco/{e['file']}")).hexdigest() for e in entries}
@@ -83,6 +83,7 @@ def test_wheel_holds_the_package_and_its_licence_and_nothing_else(wheel: Path) -
         names = set(archive.namelist())
     package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "indexer_rt").rglob("*.py")}
     data = {f"indexer_rt/hsaco/{path.name}" for path in (ROOT / "hsaco").iterdir() if path.is_file()}
+    data |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "indexer_rt" / "figures").glob("*.csv")}
     about = "indexer_rt-0.1.0.dist-info/"
     assert {name for name in names if not name.startswith(about)} == package | data
     assert about + "licenses/LICENSE" in names
@@ -114,6 +115,21 @@ def test_installed_wheel_verifies_its_code_objects(installed: Path, tmp_path: Pa
     assert str(installed.parent) in result.stdout
     count = len(list((ROOT / "hsaco").glob("*.hsaco")))
     assert f"{count} of {count} code objects are sound" in result.stdout
+
+
+def test_installed_wheel_offers_plugins_that_do_nothing_unless_enabled(installed: Path, tmp_path: Path) -> None:
+    script = (
+        "import importlib.metadata, sys\n"
+        "for group in ('vllm.general_plugins', 'sglang.srt.plugins'):\n"
+        "    (plugin,) = importlib.metadata.entry_points(group=group, name='indexer_rt')\n"
+        "    print(plugin.value, plugin.load()(), 'torch' in sys.modules)\n"
+    )
+    result = run(installed, tmp_path, "python", "-c", script)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "indexer_rt.compat.plugin:vllm_plugin None False",
+        "indexer_rt.compat.plugin:sglang_plugin None False",
+    ]
 
 
 def test_installed_wheel_gives_information(installed: Path, tmp_path: Path) -> None:

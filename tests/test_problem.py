@@ -174,6 +174,16 @@ def test_empty_dimensions_are_no_errors(options: dict[str, int], has_work: bool)
     assert problem.new_logits().shape == (problem.num_rows, problem.max_model_len)
 
 
+def test_strides_of_empty_tensors_do_not_matter() -> None:
+    call = make_packed(counts=(0, 0))
+    for name in ("q_fp8", "weights", "kv_cache_fp8"):
+        tensor = getattr(call, name)[:0]
+        setattr(call, name, tensor.as_strided(tensor.shape, [0] * tensor.ndim))  # as torch.from_numpy makes them
+    call.out = torch.zeros(0, 200).as_strided((0, 200), (0, 0))
+    call.max_next_n = 1
+    assert not call.check().has_work
+
+
 def test_an_empty_table_without_a_fill_is_no_work() -> None:
     call = make_call(width=0)
     call.clean_logits = False
@@ -374,6 +384,12 @@ REFUSED = {
         "max_model_len: expected an int, got Tensor. Reading a tensor would wait for the device.",
     ),
     "length-negative": (_set(max_model_len=-1), ValueError, "max_model_len: expected 0 to 536870911, got -1."),
+    "nested": (
+        _set(weights=lambda c: torch.nested.nested_tensor([c.weights[0]], layout=torch.strided)),
+        TypeError,
+        "weights: expected a strided tensor, got a nested tensor.",
+    ),
+    "length-array": (_set(max_model_len=np.array([200])), TypeError, "max_model_len: expected an int, got ndarray"),
     "length-huge": (_set(max_model_len=2**29), ValueError, "max_model_len: expected 0 to 536870911, got 536870912."),
     "preshuffle-none": (_set(preshuffle=None), TypeError, "preshuffle: expected a bool, got NoneType."),
     "preshuffle-int": (_set(preshuffle=1), TypeError, "preshuffle: expected a bool, got int."),
@@ -387,6 +403,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("change, error, words", REFUSED.values(), ids=REFUSED.keys())
 def test_a_wrong_argument_is_refused_by_name(
     change: Callable[[Call], None], error: type[Exception], words: str
@@ -424,6 +441,11 @@ REFUSED_PACKED = {
         _set(cu_seqlens_q=_zeros(4, 2, dtype=INT32)[:, 0]),
         ValueError,
         "cu_seqlens_q: expected a dense [batch + 1], got [4] with strides [2].",
+    ),
+    "cu-expanded": (
+        _set(cu_seqlens_q=_zeros(1, dtype=INT32).expand(4)),
+        ValueError,
+        "cu_seqlens_q: expected a dense [batch + 1], got [4] with strides [0].",
     ),
     "cu-empty": (_set(cu_seqlens_q=_zeros(0, dtype=INT32)), ValueError, "cu_seqlens_q: expected a dense [batch + 1], "
     "got [0]"),
@@ -564,7 +586,7 @@ def test_extents_end_at_the_last_reachable_byte() -> None:
 # Signatures -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED.keys() - {"sparse"}))  # a sparse tensor has no strides to compare
+@pytest.mark.parametrize("name", sorted(REFUSED.keys() - {"sparse", "nested"}))  # those have no strides to compare
 def test_whatever_is_refused_has_another_signature_or_option(name: str) -> None:
     good, bad = make_call(), make_call()
     REFUSED[name][0](bad)
@@ -658,11 +680,28 @@ def test_strict_names_a_cu_seqlens_q_that_does_not_rise(cu: list[int], words: st
         _contents(call)
 
 
+@pytest.mark.parametrize("per_row", [False, True])
+def test_strict_ignores_lengths_that_belong_to_no_row(per_row: bool) -> None:
+    call = make_packed()
+    call.lens_per_row = per_row
+    if per_row:
+        call.cu_seqlens_q = torch.tensor([0, 2, 2, 4], dtype=INT32)
+        call.context_lens = torch.tensor([4, 5, 6, 7, -1], dtype=INT32)
+    else:
+        call.context_lens = torch.tensor([4, 2**31 - 1, 5], dtype=INT32)  # the second sequence has no rows
+    _contents(call)
+
+
 def test_strict_checks_per_row_ends_of_each_sequence() -> None:
     call = make_packed(width=2)
     call.context_lens = torch.tensor([10, 20, 30, 150, 40], dtype=INT32)
     with pytest.raises(ValueError, match=r"block_tables: row 2 needs 3 columns for 150 tokens"):
         _contents(call)
+
+
+@pytest.mark.parametrize("max_model_len, wanted", [(0, 0), (1, 1), (64, 1), (65, 2), (1000, 10)])
+def test_columns_of_the_table_past_max_model_len_do_not_count(max_model_len: int, wanted: int) -> None:
+    assert make_call(width=10, max_model_len=max_model_len).check().table_width == wanted
 
 
 def test_a_block_too_large_to_divide_by_is_refused() -> None:
@@ -671,11 +710,4 @@ def test_a_block_too_large_to_divide_by_is_refused() -> None:
     call.block_tables = torch.zeros((1, 2**11), dtype=torch.int32)
     call.max_model_len = 2**28
     with pytest.raises(ValueError, match="kv_cache_fp8: block_kv 1048576 is too large for rows of 268435456 columns"):
-        call.check()
-
-
-def test_a_table_too_wide_for_32_bit_offsets_is_refused() -> None:
-    call = make_call(batch=1)
-    call.block_tables = torch.empty((1, 2**29), dtype=torch.int32)  # 2 GiB that nothing touches
-    with pytest.raises(ValueError, match="block_tables: expected at most 536870911 columns, got 536870912: "):
         call.check()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bench.timing_model import baseline, fit
+from bench.timing_model.__main__ import RESULTS
 from bench.timing_model.caches import Levels, Samples, levels_of, warm_share
 from bench.timing_model.compute_unit import ComputeUnit, WaveWork, compile_instruction
 from bench.timing_model.constants import Constants
@@ -261,7 +262,7 @@ def test_cu_with_more_to_fetch_gets_the_share_of_those_that_are_done():
 
 # --- the slice, the baseline, the whole ---
 
-SMALL = baseline.Shape((300, 70, 257), 2, 32, 64, True, 512)
+SMALL = baseline.Case((300, 70, 257), 2, 32, 64, True, 512)
 
 
 def paths_by_execution(launch, buffers):
@@ -294,7 +295,7 @@ def test_slice_takes_the_same_paths_as_full_execution(make, block_kv):
 @pytest.mark.parametrize(("block_kv", "preshuffle"), [(1, False), (64, True)])
 @pytest.mark.parametrize("next_n", [1, 2, 3, 6])
 def test_baseline_computes_the_logits(block_kv, preshuffle, next_n):
-    shape = baseline.Shape((131, 64, 40), next_n, 32, block_kv, preshuffle, 160 if next_n < 3 else 100_000)
+    shape = baseline.Case((131, 64, 40), next_n, 32, block_kv, preshuffle, 160 if next_n < 3 else 100_000)
     launch, buffers = baseline.baseline_launch(shape)
     random = np.random.default_rng(3)
     by_name = {b.name: b for b in buffers}
@@ -347,8 +348,8 @@ def test_resident_workgroups_follow_registers():
 
 
 def test_more_work_takes_longer_and_predictions_repeat():
-    short = operator_launch(baseline.Shape((32768,), 1, 32, 64, True, 32768))
-    long = operator_launch(baseline.Shape((32768 * 8,), 1, 32, 64, True, 32768 * 8))
+    short = operator_launch(baseline.Case((32768,), 1, 32, 64, True, 32768))
+    long = operator_launch(baseline.Case((32768 * 8,), 1, 32, 64, True, 32768 * 8))
     first = predict(*short)
     assert predict(*short) == first
     assert predict(*long).time_us > first.time_us
@@ -363,7 +364,7 @@ def test_constants_say_where_they_are_from():
 
 
 def test_model_keeps_its_error_on_the_baseline():
-    result = fit.errors(fit.BENCH / "published_timings.csv")
+    result = fit.errors()
     used, held_out = ([error for _, error in pairs] for pairs in (result.used, result.held_out))
     assert len(used) == 7 and len(held_out) == 3
     assert fit.spread(used)[0] < 0.15 and fit.spread(used)[1] < 0.30
@@ -371,5 +372,5 @@ def test_model_keeps_its_error_on_the_baseline():
 
 
 def test_results_are_marked_modelled():
-    text = (fit.BENCH / "results" / "modelled.csv").read_text()
+    text = RESULTS.read_text()
     assert all(line.startswith("modelled,") for line in text.splitlines()[1:])

@@ -1,4 +1,4 @@
-"""Run the timing model: ``python -m bench.timing_model predict|errors|fit|constants [published_timings.csv]``."""
+"""Run the timing model: ``python -m bench.timing_model predict|errors|fit|constants``."""
 
 from __future__ import annotations
 
@@ -11,49 +11,51 @@ from indexer_rt import table
 from . import fit, report
 from .constants import FITTED, Constants
 
-BENCH = Path(__file__).resolve().parent.parent
-RESULTS = BENCH / "results"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, FIGURES = ROOT / "bench" / "results" / "modelled.csv", ROOT / "indexer_rt" / "figures" / "modelled.csv"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.timing_model", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (
-        (
-            "predict",
-            "modelled times of the shipped kernels on the published shapes, also as bench/results/modelled.csv",
-        ),
-        ("errors", "errors of the model on the published times of the baseline"),
-        ("fit", "fit the fitted constants anew (minutes)"),
-    ):
-        commands.add_parser(name, help=text).add_argument(
-            "published", type=Path, nargs="?", default=BENCH / "published_timings.csv", help="CSV of published times"
-        )
+    commands.add_parser(
+        "predict", help=f"model the shipped kernels on every published shape; writes {RESULTS.name} in both places"
+    )
+    commands.add_parser("errors", help="errors of the model on the published times of the baseline")
+    commands.add_parser("fit", help="fit the fitted constants anew (minutes)")
     commands.add_parser("constants", help="every constant and its source")
-    arguments = parser.parse_args()
-    if arguments.command == "constants":
+    command = parser.parse_args().command
+    if command == "constants":
         print(*table.lines_of(("constant", "value", "unit", "source"), Constants().table(), left=4), sep="\n")
-    elif arguments.command == "predict":
-        rows = []
-        for row in report.modelled_rows(arguments.published):
-            rows.append(row)
-            print(f"{row.label}: {row.time_us:.1f} us {row.source}", file=sys.stderr, flush=True)
-        print(report.text(rows))
-        for block_kv in (1, 64):
-            print(f"geometric mean speed-up over the published hip times, block {block_kv}: "
-                  f"{report.geomean_speedup(rows, fit.KERNEL, block_kv):.2f} (modelled)")  # fmt: skip
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "modelled.csv").write_text(report.csv_text(rows, report.commit()))
+    elif command == "predict":
+        print_predictions()
     else:
-        result = (fit.fit if arguments.command == "fit" else fit.errors)(arguments.published)
-        for name in FITTED:
-            print(f"{name} = {getattr(result.constants, name):.4g}")
-        for title, pairs in (("used in the fit", result.used), ("held out", result.held_out)):
-            for used, error in pairs:
-                print(f"{title:16s} {used.label:28s} published {used.time_us:7.1f} us, modelled {error:+.1%}")
-            print(f"{title}: median {fit.spread([e for _, e in pairs])[0]:.1%}, "
-                  f"worst {fit.spread([e for _, e in pairs])[1]:.1%}")  # fmt: skip
+        print_errors(fit.fit() if command == "fit" else fit.errors())
     return 0
+
+
+def print_predictions() -> None:
+    rows = []
+    for row in report.modelled_rows():
+        rows.append(row)
+        print(f"{row.shape.name}: {row.time_us:.1f} us modelled", file=sys.stderr, flush=True)
+    print(report.text(rows))
+    for block_kv in (1, 64):
+        speedup = report.geomean_speedup(rows, fit.KERNEL, block_kv)
+        print(f"block {block_kv}: geometric mean of published hip time over ours: {speedup:.2f} (ours modelled)")
+    commit = report.commit()
+    RESULTS.write_text(report.csv_text(rows, commit))
+    FIGURES.write_text(report.figures_text(rows, commit))
+
+
+def print_errors(result: fit.Fitted) -> None:
+    for name in FITTED:
+        print(f"{name} = {getattr(result.constants, name):.4g}")
+    for title, pairs in (("used in the fit", result.used), ("held out", result.held_out)):
+        for row, error in pairs:
+            print(f"{title:16s} {row.shape.name:48s} published {row.time_us:7.1f} us, modelled {error:+.1%}")
+        middle, worst = fit.spread([error for _, error in pairs])
+        print(f"{title}: median {middle:.1%}, worst {worst:.1%}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +14,16 @@ from indexer_rt import manifest
 from indexer_rt.code_object import CodeObject
 from indexer_rt.emu import Buffer
 from indexer_rt.launch import Launch
+from indexer_rt.shapes import Shape
 
 FOLDER = Path(__file__).resolve().parent.parent / "baseline" / "hsaco"
-HEAD_DIM, TOKEN_BYTES, SCALE_BYTES = 128, 132, 4
-# Published ragged lengths: the mean given, drawn from +-30 %.
-SPREAD, SEED = 0.3, 0
+HEAD_DIM, TOKEN_BYTES = 128, 132
+SEED = 0
 NUM_CUS = 256
 
 
 @dataclass(frozen=True)
-class Shape:
+class Case:
     """Be one decode step: ``lengths`` of every sequence, ``next_n`` rows each."""
 
     lengths: tuple[int, ...]
@@ -34,64 +33,16 @@ class Shape:
     preshuffle: bool
     max_model_len: int
 
+    @classmethod
+    def of(cls, shape: Shape) -> Case:
+        """Draw the lengths of a published shape: the same ones each time."""
+        work = shape.workload()
+        return cls(tuple(work.context_lens), shape.next_n, shape.num_heads, shape.block_kv, shape.preshuffle,
+                   work.max_model_len)  # fmt: skip
+
     @property
     def batch(self) -> int:
         return len(self.lengths)
-
-    @property
-    def kv_bytes(self) -> int:
-        return sum(self.lengths) * TOKEN_BYTES
-
-    @property
-    def useful_bytes(self) -> int:
-        """Bytes that must move: each key once, queries, weights, written logits, table entries."""
-        rows = self.batch * self.next_n
-        logits = sum(max(0, n - self.next_n + r + 1) for n in self.lengths for r in range(self.next_n))
-        return self.kv_bytes + rows * self.heads * (HEAD_DIM + 4) + 4 * logits
-
-    @property
-    def is_scattered(self) -> bool:
-        return self.block_kv == 1
-
-
-@dataclass(frozen=True)
-class Published:
-    """Be one row of the published times."""
-
-    source: str
-    kernel: str
-    shape: Shape
-    time_us: float
-    label: str
-
-
-def lengths_of(batch: int, mean: int, ragged: bool, seed: int = SEED) -> tuple[int, ...]:
-    """Draw lengths, or repeat the mean."""
-    if not ragged:
-        return (mean,) * batch
-    draw = np.random.default_rng(seed).uniform(1 - SPREAD, 1 + SPREAD, batch)
-    return tuple(int(mean * x) for x in draw)
-
-
-def published(path: Path) -> list[Published]:
-    """Read the rows of a file of published times whose shape our kernels cover (FP8 cache, heads and context stated).
-
-    Columns as in published_timings.csv. Rows of other caches or unstated shapes are left out.
-    """
-    rows = []
-    for row in csv.DictReader(path.open()):
-        layout = row["layout"]
-        if not row["heads"] or layout.startswith("mxfp4"):
-            continue
-        batch, next_n, ctx = int(row["batch"]), int(row["next_n"]), int(row["ctx_len"])
-        ragged = row["ragged"] == "1"
-        model_len = int(row["max_model_len"] or 0) or ctx
-        block_kv = int(row["kv_block_size"])
-        shape = Shape(lengths_of(batch, ctx, ragged), next_n, int(row["heads"]), block_kv,
-                      layout.startswith("preshuffle"), model_len)  # fmt: skip
-        label = f"b{batch} n{next_n} h{row['heads']} ctx{ctx} kv{block_kv}{'r' if ragged else ''}"
-        rows.append(Published(row["source"], row["kernel"], shape, float(row["time_us"]), label))
-    return rows
 
 
 class Addresses:
@@ -107,13 +58,13 @@ class Addresses:
         return buffer
 
 
-def buffers_of(shape: Shape, seed: int = SEED) -> dict[str, Buffer]:
+def buffers_of(case: Case, seed: int = SEED) -> dict[str, Buffer]:
     """Make the tensors of a decode step: real lengths and shuffled tables, keys and outputs that are never touched."""
-    rows = shape.batch * shape.next_n
-    width = -(-max(shape.lengths) // shape.block_kv)
-    pages = [-(-n // shape.block_kv) for n in shape.lengths]
+    rows = case.batch * case.next_n
+    width = -(-max(case.lengths) // case.block_kv)
+    pages = [-(-n // case.block_kv) for n in case.lengths]
     ids = np.random.default_rng(seed + 1).permutation(sum(pages)).astype(np.int32)
-    table = np.zeros((shape.batch, width), np.int32)
+    table = np.zeros((case.batch, width), np.int32)
     start = 0
     for b, count in enumerate(pages):
         table[b, :count] = ids[start : start + count]
@@ -121,12 +72,12 @@ def buffers_of(shape: Shape, seed: int = SEED) -> dict[str, Buffer]:
     make = Addresses().buffer
     # NOTE: np.zeros takes no memory until touched, and the slice never touches keys or logits.
     return {
-        "q": make("q", np.zeros(rows * shape.heads * HEAD_DIM, np.uint8)),
-        "kv_cache": make("kv_cache", np.zeros(sum(pages) * shape.block_kv * TOKEN_BYTES, np.uint8)),
-        "weights": make("weights", np.zeros(rows * shape.heads, np.float32)),
-        "context_lens": make("context_lens", np.array(shape.lengths, np.int32)),
+        "q": make("q", np.zeros(rows * case.heads * HEAD_DIM, np.uint8)),
+        "kv_cache": make("kv_cache", np.zeros(sum(pages) * case.block_kv * TOKEN_BYTES, np.uint8)),
+        "weights": make("weights", np.zeros(rows * case.heads, np.float32)),
+        "context_lens": make("context_lens", np.array(case.lengths, np.int32)),
         "block_tables": make("block_tables", table),
-        "logits": make("logits", np.zeros(rows * shape.max_model_len, np.float32), True),
+        "logits": make("logits", np.zeros(rows * case.max_model_len, np.float32), True),
     }
 
 
@@ -154,27 +105,27 @@ def baseline_rule(batch: int, next_n: int, max_model_len: int) -> SimpleNamespac
     return SimpleNamespace(rows=rows, waves=waves, chunk=chunk, split=split, groups=groups)
 
 
-def baseline_launch(shape: Shape, folder: Path = FOLDER) -> tuple[Launch, list[Buffer]]:
+def baseline_launch(case: Case, folder: Path = FOLDER) -> tuple[Launch, list[Buffer]]:
     """Launch the baseline kernel on a shape: 32 heads, blocks of 1 (plain) or 64 (preshuffled) tokens.
 
-    Raises ValueError for another shape.
+    Raises ValueError for another case.
     """
-    if shape.heads != 32 or (shape.block_kv, shape.preshuffle) not in ((1, False), (64, True)):
+    if case.heads != 32 or (case.block_kv, case.preshuffle) not in ((1, False), (64, True)):
         raise ValueError(
-            f"the baseline kernel takes 32 heads and blocks of 1 (plain) or 64 (preshuffled); got {shape.heads} heads, "
-            f"blocks of {shape.block_kv} ({'preshuffled' if shape.preshuffle else 'plain'})."
+            f"the baseline kernel takes 32 heads and blocks of 1 (plain) or 64 (preshuffled); got {case.heads} heads, "
+            f"blocks of {case.block_kv} ({'preshuffled' if case.preshuffle else 'plain'})."
         )
-    rule = baseline_rule(shape.batch, shape.next_n, shape.max_model_len)
-    name = f"baseline_paged_mqa_logits_h32_r{rule.rows}_{'gather' if shape.block_kv == 1 else 'page'}"
+    rule = baseline_rule(case.batch, case.next_n, case.max_model_len)
+    name = f"baseline_paged_mqa_logits_h32_r{rule.rows}_{'gather' if case.block_kv == 1 else 'page'}"
     kernel = manifest.only_kernel(CodeObject.read(folder / f"{name}.hsaco"))
-    buffers = buffers_of(shape)
+    buffers = buffers_of(case)
     values = {key: buffer.address for key, buffer in buffers.items()} | {
-        "table_row_stride": len(buffers["block_tables"].bytes) // 4 // shape.batch,
-        "logits_row_stride": shape.max_model_len,
-        "next_n": shape.next_n,
+        "table_row_stride": len(buffers["block_tables"].bytes) // 4 // case.batch,
+        "logits_row_stride": case.max_model_len,
+        "next_n": case.next_n,
         "chunk_tokens": rule.chunk,
         "num_waves": rule.waves,
         "num_splits": rule.split,
     }
-    grid = (shape.batch, rule.split, rule.groups)
+    grid = (case.batch, rule.split, rule.groups)
     return Launch(kernel, grid, (rule.waves * 64, 1, 1), 0, pack(kernel, values)), list(buffers.values())

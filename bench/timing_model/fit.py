@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-from .baseline import Published, baseline_launch, published
+from indexer_rt.shapes import Published, published
+
+from .baseline import Case, baseline_launch
 from .constants import FITTED, Constants
 from .prediction import Study, evaluate, study
 
-BENCH = Path(__file__).resolve().parent.parent
 SOURCE, KERNEL = "ROCm/aiter#5047", "hip"
 HOLD_OUT_EVERY = 3
 STEPS = (0.3, 0.15, 0.07, 0.03, 0.015)
@@ -33,9 +33,9 @@ class Fitted:
     held_out: tuple[tuple[Published, float], ...]
 
 
-def calibration_rows(path: Path) -> list[Published]:
+def calibration_rows() -> list[Published]:
     """Return the published rows of the kernel that the baseline follows, in file order."""
-    return [row for row in published(path) if (row.source, row.kernel) == (SOURCE, KERNEL)]
+    return [row for row in published() if (row.source, row.kernel) == (SOURCE, KERNEL)]
 
 
 def is_held_out(index: int) -> bool:
@@ -48,10 +48,10 @@ def spread(errors: Sequence[float]) -> tuple[float, float]:
     return median(sizes), max(sizes)
 
 
-def fit(path: Path, start: Constants | None = None) -> Fitted:
+def fit(start: Constants | None = None) -> Fitted:
     """Fit on the rows that are not held out, starting from ``start``."""
-    rows = calibration_rows(path)
-    studies = [study(*baseline_launch(row.shape)) for row in rows]
+    rows = calibration_rows()
+    studies = [study(*baseline_launch(Case.of(row.shape))) for row in rows]
     used = [k for k in range(len(rows)) if not is_held_out(k)]
 
     def loss(constants: Constants) -> float:
@@ -83,9 +83,9 @@ def _errors(
     return kept, tuple(p for k, p in enumerate(pairs) if is_held_out(k))
 
 
-def errors(path: Path, constants: Constants | None = None) -> Fitted:
+def errors(constants: Constants | None = None) -> Fitted:
     """Return the errors of given constants, unfitted."""
-    rows = calibration_rows(path)
-    studies = [study(*baseline_launch(row.shape)) for row in rows]
+    rows = calibration_rows()
+    studies = [study(*baseline_launch(Case.of(row.shape))) for row in rows]
     constants = constants or Constants()
     return Fitted(constants, *_errors(rows, studies, constants))

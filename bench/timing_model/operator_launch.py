@@ -11,45 +11,45 @@ from indexer_rt.emu import Buffer
 from indexer_rt.launch import Launch
 from indexer_rt.problem import Problem
 
-from .baseline import HEAD_DIM, NUM_CUS, TOKEN_BYTES, Shape, buffers_of
+from .baseline import HEAD_DIM, NUM_CUS, TOKEN_BYTES, Case, buffers_of
 
 
 def operator_launch(
-    shape: Shape, *, rows_per_wave: int | None = None, num_waves: int | None = None, folder: Path | None = None
+    case: Case, *, rows_per_wave: int | None = None, num_waves: int | None = None, folder: Path | None = None
 ) -> tuple[Launch, list[Buffer]]:
-    """Launch the kernel that the catalog chooses for a shape, on the grid that launch.plan chooses.
+    """Launch the kernel that the catalog chooses for a case, on the grid that launch.plan chooses.
 
     ``rows_per_wave`` overrides the one, ``num_waves`` the other. Raises ValueError where the operator would.
     """
     import torch
 
-    rows, heads = shape.batch * shape.next_n, shape.heads
-    buffers = buffers_of(shape)
-    width = len(buffers["block_tables"].bytes) // 4 // shape.batch
+    rows, heads = case.batch * case.next_n, case.heads
+    buffers = buffers_of(case)
+    width = len(buffers["block_tables"].bytes) // 4 // case.batch
     problem = Problem(
         device=torch.device("cpu"),
         num_heads=heads,
         head_dim=HEAD_DIM,
-        num_blocks=len(buffers["kv_cache"].bytes) // (shape.block_kv * TOKEN_BYTES),
-        block_kv=shape.block_kv,
-        batch=shape.batch,
-        next_n=shape.next_n,
+        num_blocks=len(buffers["kv_cache"].bytes) // (case.block_kv * TOKEN_BYTES),
+        block_kv=case.block_kv,
+        batch=case.batch,
+        next_n=case.next_n,
         num_rows=rows,
-        max_model_len=shape.max_model_len,
+        max_model_len=case.max_model_len,
         table_width=width,
-        preshuffle=shape.preshuffle,
+        preshuffle=case.preshuffle,
         is_packed=False,
         lens_per_row=False,
         clean_logits=False,
-        q_seq_stride=shape.next_n * heads * HEAD_DIM,
+        q_seq_stride=case.next_n * heads * HEAD_DIM,
         q_row_stride=heads * HEAD_DIM,
-        kv_block_stride=shape.block_kv * TOKEN_BYTES,
-        weights_seq_stride=shape.next_n * heads * 4,
+        kv_block_stride=case.block_kv * TOKEN_BYTES,
+        weights_seq_stride=case.next_n * heads * 4,
         weights_row_stride=heads * 4,
         lens_seq_stride=4,
         lens_row_stride=0,
         table_row_stride=width * 4,
-        logits_row_stride=shape.max_model_len * 4,
+        logits_row_stride=case.max_model_len * 4,
     )
     entry = (Catalog.shipped() if folder is None else Catalog.read(folder)).choose(problem, rows_per_wave)
     kernel = manifest.only_kernel(CodeObject.read(entry.path))

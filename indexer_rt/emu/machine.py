@@ -7,12 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import EmulatorFault
-from ..launch import Launch
 from ..manifest import LDS_BYTES_PER_CU
 from .checks import Tracking
 from .convoy import Batch, Convoy, mode_problem
@@ -21,6 +20,9 @@ from .instruction import Instruction
 from .memory import Buffer, Memory
 from .operands import EXEC
 from .program import Program, Step, program_of
+
+if TYPE_CHECKING:
+    from ..launch import Launch
 
 # Where the code object, the kernarg segment and the dispatch packet lie in the emulated address space.
 IMAGE_ADDRESS, KERNARG_ADDRESS, DISPATCH_ADDRESS = 0x7A00_0000_0000, 0x7B00_0000_0000, 0x7C00_0000_0000

@@ -12,6 +12,9 @@ import numpy as np
 U32 = np.uint32
 
 
+_FAR_BYTES = 1 << 40  # beyond any tensor's reach, so that naming the nearest buffer would only mislead
+
+
 @dataclass(slots=True)
 class Buffer:
     """Be one tensor (or argument block) as the kernel sees it.
@@ -112,6 +115,8 @@ class Memory:
                 best = candidate
         if best is None:
             return f"{size} bytes at address {address:#x}: the launch has no buffer"
+        if best[0] > _FAR_BYTES:
+            return f"{size} bytes at address {address:#x}, near no buffer"
         if best[0] > 1 << 20:
             return f"{size} bytes at address {address:#x}, in no buffer; the nearest is {best[1]}"
         return f"{size} bytes at address {address:#x}: {best[1]}"
