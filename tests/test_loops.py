@@ -47,6 +47,20 @@ def test_baseline_is_what_the_published_design_says(name, rows, loads, drains):
     assert loop.waits[0].after == 0
 
 
+def test_baseline_is_what_its_source_gives(tmp_path):
+    pytest.importorskip("ziglang", reason="the pip toolchain is not installed")
+    root = BASELINE.parents[2]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable}
+    command = ["bash", "build.sh", "--kernels", "bench/baseline", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=environment)
+    assert done.returncode == 0, done.stderr
+    if "hipcc" in done.stdout:
+        pytest.skip("a hipcc is installed; the objects here are made with the pip toolchain")
+    for built in tmp_path.glob("*.hsaco"):
+        assert built.read_bytes() == (BASELINE / built.name).read_bytes(), built.name
+    assert len(list(tmp_path.glob("*.hsaco"))) == len(list(BASELINE.glob("*.hsaco"))) == 6
+
+
 def test_gates_name_what_the_baseline_does_wrong():
     page = next(e for e in Catalog.shipped().entries if (e.num_heads, e.rows_per_wave, e.addressing) == (32, 1, "page"))
     kernel = baseline("r1_page")
