@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import environment, manifest, table
+from . import environment, loops, manifest, table
 from .code_object import CodeObject, Kernel
 from .errors import NO_TORCH, CodeObjectError, IndexerRtError
 from .verify import verify
@@ -23,7 +23,8 @@ def main(words: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="run the code objects on a decode step and compare with the reference")
     demo.add_argument("--seed", type=_seed, default=0, help="seed of the random tensors, 0 to 2**63 - 1 (default 0)")
-    commands.add_parser("info", help="list the code objects, and the HIP runtime if there is one")
+    info = commands.add_parser("info", help="list the code objects, and the HIP runtime if there is one")
+    info.add_argument("--loops", action="store_true", help="also what a round of each steady loop costs")
     check = commands.add_parser("verify", help="check hashes, ELF, manifest and every instruction of the code objects")
     check.add_argument("folder", nargs="?", type=Path, help="folder of code objects (default: those in use)")
     sweep = commands.add_parser("sweep", help="compare with the reference over 512 decode steps; resumable")
@@ -52,7 +53,7 @@ def main(words: list[str] | None = None) -> int:
         elif arguments.command == "bench":
             status = run_bench(arguments.filter, arguments.csv, arguments.plot)
         elif arguments.command == "info":
-            status = print_info()
+            status = print_info(with_loops=arguments.loops)
         else:
             status = run_verify(arguments.folder or folder_in_use())
         sys.stdout.flush()
@@ -196,9 +197,10 @@ def run_bench(text: str, csv_file: Path | None, plot_file: Path | None) -> int:
     return 0
 
 
-def print_info() -> int:
+def print_info(*, with_loops: bool = False) -> int:
     """Print the code objects, their resources and arguments, and what is installed to run them. Returns 0.
 
+    ``with_loops``: also the instructions of each steady loop and its waits.
     Raises CodeObjectError for a folder without any, and for a file that is none.
     """
     folder = folder_in_use()
@@ -209,6 +211,9 @@ def print_info() -> int:
         )
     print(f"code objects in {folder}")
     print(*table.lines_of(_INFO_HEADINGS, [_info_row(kernel) for kernel in kernels]), sep="\n")
+    if with_loops:
+        print()
+        print_loops(folder)
     for args in dict.fromkeys(kernel.args for kernel in kernels):
         print("\narguments (offset, bytes, name, kind)")
         rows = [(str(arg.offset), str(arg.size), f"  {arg.name}", arg.kind) for arg in args]
@@ -218,6 +223,20 @@ def print_info() -> int:
         print(f"{name}: {_version(name)}")
     print(f"HIP runtime: {_hip_runtime()}")
     return 0
+
+
+def print_loops(folder: Path) -> None:
+    """Print what a round of each steady loop costs, and its waits."""
+    from .catalog import Catalog
+
+    entries = Catalog.read(folder).entries
+    found = [(entry, loops.steady_loop(manifest.only_kernel(CodeObject.read(entry.path)))) for entry in entries]
+    rows = [loops.cells_of(loop, entry.num_heads, entry.rows_per_wave) for entry, loop in found]
+    print("steady loops, counted in one round (a step is 64 tokens, a row-tile 32 heads x 32 tokens)")
+    print(*table.lines_of(loops.HEADINGS, rows), sep="\n")
+    print("\nwaits of the loop: counts, then bytes of vector loads in flight per wave before -> after")
+    for _, loop in found:
+        print(f"{loop.kernel}: {loops.waits_of(loop)}")
 
 
 _INFO_HEADINGS = ("kernel", "version", "VGPR", "AGPR", "SGPR", "LDS", "spills", "code bytes", "waves/SIMD", "sha256")

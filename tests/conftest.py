@@ -13,6 +13,9 @@ import pytest
 
 from indexer_rt import call, environment, hip, launch, ops, torch_gpu
 
+# bench/ is not installed; an installed indexer_rt still comes first.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
 _C_TYPES = {("global_buffer", 8): "char*", ("by_value", 8): "long", ("by_value", 4): "int"}
 
 # HIP text of a kernel that takes the operator's arguments and uses them all, so that it runs on any of the operator's

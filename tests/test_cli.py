@@ -428,3 +428,10 @@ def test_demo_poisons_what_must_not_be_read() -> None:
     scales = kv_cache.scales_of(step.kv_cache_fp8)
     assert scales[blocks[0]].isfinite().all() and scales[blocks[1], :6].isfinite().all()
     assert int(scales.isfinite().sum()) == 70
+
+
+def test_info_reports_the_steady_loops(capsys):
+    assert cli.main(["info", "--loops"]) == 0
+    words = capsys.readouterr().out
+    assert "VALU/tile" in words and "waits of the loop" in words
+    assert "fp8_paged_mqa_logits_h32_r6_page: " in words

@@ -43,27 +43,40 @@ def build(program: Program, instruction: Instruction) -> Callable[[Convoy], Any]
         write = write_scalar(instruction.dst[0])
         # NOTE: the clock counts the steps of the wave, so that runs repeat; it says nothing about time.
         return lambda m: write(m, u64(m.steps))
-    fields, row = instruction.fields, instruction.dst[0].index
-    base = fetch_scalar(instruction.src["base"])
-    register = fetch_scalar(instruction.src["soffset"]) if "soffset" in instruction.src else None
-    immediate = signed(fields["offset"], 21) if fields["imm"] else 0
+    row, base, places = instruction.dst[0].index, fetch_scalar(instruction.src["base"]), places_of(instruction)
 
     def run(m: Convoy) -> None:
-        offsets = np.full(m.n, immediate, np.int64)
-        if register is not None:
-            offsets = offsets + np.asarray(register(m)).astype(np.int64)
+        addresses, offsets = places(m)
         complain = _complain(m)
         if kind == "load":
-            # The low two bits of the address are ignored by the hardware.
-            addresses = (base(m) + offsets.view(u64)) & ~u64(3)
             values = m.batch.machine.memory.load(addresses, 4 * count, complain)
         else:
-            values = _buffer_values(m, base(m), offsets & ~np.int64(3), count, complain)
+            values = _buffer_values(m, base(m), offsets, count, complain)
         m.S[row : row + count, m.sel] = values.T
         if row + count > 126:
             m.exec_changed()
 
     return run
+
+
+def places_of(instruction: Instruction) -> Callable[[Convoy], tuple[np.ndarray, np.ndarray]]:
+    """Compile where a scalar load goes: (addresses uint64 [waves], offsets from the base int64 [waves])."""
+    kind, fields = instruction.traits["kind"], instruction.fields
+    base = fetch_scalar(instruction.src["base"])
+    register = fetch_scalar(instruction.src["soffset"]) if "soffset" in instruction.src else None
+    immediate = signed(fields["offset"], 21) if fields["imm"] else 0
+
+    def places(m: Convoy) -> tuple[np.ndarray, np.ndarray]:
+        offsets = np.full(m.n, immediate, np.int64)
+        if register is not None:
+            offsets = offsets + np.asarray(register(m)).astype(np.int64)
+        # The low two bits of the address are ignored by the hardware.
+        if kind == "load":
+            return (base(m) + offsets.view(u64)) & ~u64(3), offsets
+        words, offsets = base(m), offsets & ~np.int64(3)
+        return join64(words[0], words[1] & u32(0xFFFF)) + offsets.view(u64), offsets
+
+    return places
 
 
 def _buffer_values(m: Convoy, resource: np.ndarray, offsets: np.ndarray, count: int, complain: Any) -> np.ndarray:

@@ -99,14 +99,11 @@ def build(program: Program, instruction: Instruction) -> Callable[[Convoy], Any]
         return lambda m: None
     if instruction.entry.format == "SCRATCH":
         return _scratch(instruction)
-    if instruction.entry.format == "MUBUF":
-        places = _buffer_places(program, instruction)
-        if instruction.fields["lds"]:
-            if kind != "load":
-                raise EmulatorFault(f"{instruction}: lds on something else than a load.")
-            return _load_lds(instruction, places)
-    else:
-        places = _flat_places(program, instruction)
+    places = places_of(program, instruction)
+    if instruction.entry.format == "MUBUF" and instruction.fields["lds"]:
+        if kind != "load":
+            raise EmulatorFault(f"{instruction}: lds on something else than a load.")
+        return _load_lds(instruction, places)
     if kind == "load_lds":
         return _load_lds(instruction, places)
     return {"load": _load, "store": _store, "atomic": _atomic}[kind](program, instruction, places)
@@ -121,9 +118,13 @@ def _scratch(instruction: Instruction) -> Callable[[Convoy], Any]:
 
 # --- addresses ------------------------------------------------------------------------------------------------------
 
-# A function of the convoy that returns (addresses uint64 [waves, 64], lanes that access memory: bool or None for all,
-# lanes whose access is out of a resource's range: bool or None).
+# A function of the convoy that returns (addresses uint64 [waves, 64], lanes that access memory: bool or None for all).
 Places = Callable[["Convoy"], "tuple[np.ndarray, np.ndarray | None]"]
+
+
+def places_of(program: Program, instruction: Instruction) -> Places:
+    """Compile the addresses of a FLAT, GLOBAL or MUBUF access: where it would go, without going there."""
+    return (_buffer_places if instruction.entry.format == "MUBUF" else _flat_places)(program, instruction)
 
 
 def _flat_places(program: Program, instruction: Instruction) -> Places:

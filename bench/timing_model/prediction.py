@@ -1,0 +1,176 @@
+"""Predict how long a launch takes on an MI355X: trace it, place its workgroups, simulate the CU with most to do."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from indexer_rt.emu import Buffer
+from indexer_rt.flow import kind_of
+from indexer_rt.launch import Launch
+from indexer_rt.manifest import LDS_BYTES_PER_CU, REGISTERS_PER_SIMD
+
+from .caches import Levels, levels_of
+from .compute_unit import ComputeUnit, WaveWork
+from .constants import Constants
+from .trace import Trace, Tracer
+
+MODULUS = 31
+INSTRUCTION_LIMIT = 200_000
+BUSY = 0.8
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Hold a modelled time and why. ``binding``: the resource that is busy, or the latency that is waited for."""
+
+    time_us: float
+    binding: str
+    busy: dict[str, float]
+    waiting: float
+    footprint: int
+    warm: float
+    imbalance: float
+    waves_per_simd: float
+
+
+@dataclass
+class Study:
+    """Hold what does not depend on the constants that are fitted: traces, placement, cache levels."""
+
+    launch: Launch
+    workgroups: list[int]
+    starts: list[int]
+    trace: Trace
+    levels: Levels
+    cu_bytes: np.ndarray
+    resident: int
+    waves_per_workgroup: int
+    imbalance: float
+    workgroups_total: int
+
+
+def resident_workgroups(launch: Launch, constants: Constants) -> int:
+    """Return how many workgroups one CU holds: bounded by registers, wave slots and LDS."""
+    kernel = launch.kernel
+    waves = -(-launch.block[0] * launch.block[1] * launch.block[2] // 64)
+    per_simd = min(constants.wave_slots, REGISTERS_PER_SIMD // kernel.descriptor.allocated_vgprs)
+    count = max(1, per_simd * constants.simds // waves)
+    lds = kernel.lds_bytes + launch.lds_bytes
+    return min(count, LDS_BYTES_PER_CU // lds) if lds else count
+
+
+def place(costs: Sequence[float], resident: int, constants: Constants) -> list[list[int]]:
+    """Place workgroups on CUs: XCDs in turn, within one the CU that is free first, the emptiest among equals.
+
+    ``costs``: estimated length of each. Returns the workgroups of each CU in order.
+    """
+    per_xcd = constants.num_cus // constants.num_xcds
+    placed: list[list[int]] = [[] for _ in range(constants.num_cus)]
+    for xcd in range(constants.num_xcds):
+        # Slots ordered by (free at, workgroups there, CU).
+        slots = [(0.0, turn, cu) for turn in range(resident) for cu in range(per_xcd)]
+        heapq.heapify(slots)
+        for group in range(xcd, len(costs), constants.num_xcds):
+            free, turn, cu = heapq.heappop(slots)
+            placed[xcd * per_xcd + cu].append(group)
+            heapq.heappush(slots, (free + costs[group], turn, cu))
+    return placed
+
+
+def bandwidth_share(cu_bytes: np.ndarray) -> Callable[[float], float]:
+    """Return the share of device bandwidth of a CU that has fetched so many bytes, when CUs share it fairly.
+
+    ``cu_bytes``: what each CU fetches in all. CUs with less are done by then and leave their share to the others.
+    """
+    ordered = np.sort(cu_bytes)
+
+    def share(fetched: float) -> float:
+        return 1.0 / max(1, len(ordered) - int(np.searchsorted(ordered, fetched, side="right")))
+
+    return share
+
+
+def study(launch: Launch, buffers: Sequence[Buffer], *, warm: bool = True, constants: Constants | None = None) -> Study:
+    """Trace a launch. ``warm``: it is repeated on the same buffers, else their bytes are in no cache."""
+    constants = constants or Constants()
+    tracer = Tracer(launch, buffers)
+    total = tracer.workgroup_count
+    per_group = tracer.waves_per_workgroup
+    trace = tracer.follow(range(total), modulus=MODULUS)
+    length = {pc: len(s.instructions) for pc, s in trace.stretches.items()}
+    moved = {
+        pc: sum(64 * i.traits["size"] for i in s.instructions if kind_of(i) in ("load", "load_lds", "store"))
+        for pc, s in trace.stretches.items()
+    }
+    work = np.zeros((2, total * per_group))
+    for wave, path in trace.paths.items():
+        pcs, counts = np.unique(path, return_counts=True)
+        work[0, wave] = sum(length[int(pc)] * int(n) for pc, n in zip(pcs, counts, strict=True))
+        work[1, wave] = sum(moved[int(pc)] * int(n) for pc, n in zip(pcs, counts, strict=True))
+    per_wave = work.reshape(2, total, per_group)
+    resident = resident_workgroups(launch, constants)
+    placed = place(per_wave[0].max(axis=1).tolist(), resident, constants)
+    assert trace.samples is not None
+    levels = levels_of(trace.samples, constants, per_group, resident * constants.num_cus, warm)
+    sums = np.array([[per_wave[k, groups].sum() for groups in placed] for k in (0, 1)])
+    longest = np.array([per_wave[0, groups].max(initial=0.0) for groups in placed])
+    # The CU that ends last: most work on its busiest slot, then most work in all.
+    busiest = int(np.lexsort((sums[0], longest * np.maximum(1, [len(g) / resident for g in placed])))[-1])
+    chosen = placed[busiest]
+    detail = tracer.follow(chosen, accesses=True)
+    detail.stretches = trace.stretches | detail.stretches
+    active = sums[1][sums[1] > 0]
+    # What reaches the memory side is the share that L2 does not serve.
+    misses = _miss_share(trace, levels)
+    return Study(
+        launch, chosen, [group // constants.num_xcds * per_group for group in chosen], detail, levels,
+        active * misses, resident, per_group, float(sums[0].max() / sums[0].mean()), total,
+    )  # fmt: skip
+
+
+def _miss_share(trace: Trace, levels: Levels) -> float:
+    assert trace.samples is not None
+    pcs, counts = np.unique(trace.samples.pc, return_counts=True)
+    missed = sum(n * (1 - levels.of(int(pc))[1][0]) for pc, n in zip(pcs, counts, strict=True))
+    return float(missed / max(1, counts.sum()))
+
+
+def evaluate(studied: Study, constants: Constants, limit: int = INSTRUCTION_LIMIT) -> Prediction:
+    """Simulate the chosen CU of a traced launch."""
+    trace, per_group = studied.trace, studied.waves_per_workgroup
+    unit = ComputeUnit(constants, trace.stretches, studied.levels, bandwidth_share(studied.cu_bytes))
+    groups = []
+    for group, turn in zip(studied.workgroups, studied.starts, strict=True):
+        members = range(group * per_group, (group + 1) * per_group)
+        works = [WaveWork(trace.paths[w], trace.accesses.get(w, [])) for w in members]
+        groups.append((float(turn * constants.dispatch), works))
+    outcome = unit.run(groups, studied.resident, limit)
+    time_us = constants.launch_us + outcome.clocks / constants.clock_ghz / 1000
+    name, use = max(outcome.busy.items(), key=lambda item: item[1])
+    if use >= BUSY:
+        binding = f"{name} {use:.0%} busy"
+    elif outcome.clocks / constants.clock_ghz / 1000 < constants.launch_us:
+        binding = "launch"
+    else:
+        binding = f"latency: waves wait {outcome.waiting:.0%} ({name} {use:.0%})"
+    waves = min(len(studied.workgroups), studied.resident) * per_group / constants.simds
+    return Prediction(
+        time_us, binding, outcome.busy, outcome.waiting, studied.levels.footprint, studied.levels.warm,
+        studied.imbalance, waves,
+    )  # fmt: skip
+
+
+def predict(
+    launch: Launch, buffers: Sequence[Buffer], *, warm: bool = True, constants: Constants | None = None
+) -> Prediction:
+    """Predict the time of any launch that the emulator can run.
+
+    ``buffers``: as for emu.run; data that decides neither control flow nor addresses may be anything. ``warm``: see
+    ``study``.
+    """
+    constants = constants or Constants()
+    return evaluate(study(launch, buffers, warm=warm, constants=constants), constants)

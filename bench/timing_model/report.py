@@ -1,0 +1,97 @@
+"""Predict the operator's kernels on the published shapes, beside the limit and what others published."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from indexer_rt import table
+from indexer_rt.shapes import Shape, published
+
+from .baseline import Case
+from .constants import Constants
+from .operator_launch import operator_launch
+from .prediction import predict
+
+COLUMNS = ("source", "shape", "kernel", "workgroups", "time us", "limit us", "/limit", "TB/s", "published", "binding")
+# What indexer_rt.shapes reads.
+FIGURES = ("shape", "modelled_us", "binding", "commit")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Be one modelled case."""
+
+    shape: Shape
+    kernel: str
+    workgroups: int
+    time_us: float
+    binding: str
+    published: tuple[tuple[str, float], ...]
+
+    @property
+    def ratio(self) -> float:
+        return self.time_us / self.shape.limit_us
+
+    def cells(self) -> tuple[str, ...]:
+        others = " ".join(f"{kernel}={time:g}" for kernel, time in self.published)
+        return ("modelled", self.shape.name, self.kernel.replace("fp8_paged_mqa_logits_", ""), str(self.workgroups),
+                f"{self.time_us:.1f}", f"{self.shape.limit_us:.1f}", f"{self.ratio:.2f}",
+                f"{self.shape.bytes_moved / self.time_us / 1e6:.2f}", others, self.binding)  # fmt: skip
+
+
+def modelled_rows(constants: Constants | None = None) -> Iterator[Row]:
+    """Predict every published shape, on buffers that are used again from launch to launch."""
+    times: dict[Shape, list[tuple[str, float]]] = {}
+    for row in published():
+        times.setdefault(row.shape, []).append((row.kernel, row.time_us))
+    for shape, others in times.items():
+        launch, buffers = operator_launch(Case.of(shape))
+        prediction = predict(launch, buffers, constants=constants)
+        yield Row(shape, launch.kernel.name, launch.grid[0], prediction.time_us, prediction.binding, tuple(others))
+
+
+def geomean_speedup(rows: Iterable[Row], kernel: str, block_kv: int) -> float:
+    """Return the geometric mean of a kernel's published time over ours, over its shapes of one block size."""
+    logs = [
+        math.log(time / row.time_us)
+        for row in rows if row.shape.block_kv == block_kv for name, time in row.published if name == kernel
+    ]  # fmt: skip
+    return math.exp(sum(logs) / len(logs))
+
+
+def commit() -> str:
+    """Return the hash of the commit checked out, with "+" when files differ from it."""
+    root = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+
+
+def csv_text(rows: Iterable[Row], commit_hash: str) -> str:
+    """Return the table as CSV; the first column says that it is modelled, the last of which commit."""
+    return _csv((*COLUMNS, "commit"), ((*row.cells(), commit_hash) for row in rows))
+
+
+def figures_text(rows: Iterable[Row], commit_hash: str) -> str:
+    """Return what ships with the package, for ``indexer-rt bench`` to print."""
+    return _csv(FIGURES, ((row.shape.name, f"{row.time_us:.2f}", row.binding, commit_hash) for row in rows))
+
+
+def _csv(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(headings)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def text(rows: Sequence[Row]) -> str:
+    return "\n".join(table.lines_of(COLUMNS, [row.cells() for row in rows], left=3))
