@@ -1,4 +1,8 @@
-"""Hold every constant of the timing model, each with where it came from or that it was fitted."""
+"""Hold every constant of the timing model, each with where it came from or that it was fitted.
+
+NOTE: figures named after the CDNA3 white paper and Chips and Cheese were written down from memory and not looked up
+again. Check them before citing them.
+"""
 
 from __future__ import annotations
 
