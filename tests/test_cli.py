@@ -430,6 +430,7 @@ def test_demo_poisons_what_must_not_be_read() -> None:
     assert int(scales.isfinite().sum()) == 70
 
 
+@pytest.mark.usefixtures("no_runtime_search")
 def test_info_reports_the_steady_loops(capsys):
     assert cli.main(["info", "--loops"]) == 0
     words = capsys.readouterr().out
