@@ -65,16 +65,19 @@ class EmulatedDevice:
             for index, (tensor, pointer) in enumerate(zip(tensors, pointers, strict=True))
         )
 
-    def run(self, launch: Launch, tensors: Tensors) -> None:
-        from . import emu
-
+    def buffers(self, tensors: Tensors) -> list[Buffer]:
+        """Return the memory of a launch: one buffer per tensor, named as the kernel's argument, at its address."""
         pointers = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
-        buffers = [
+        return [
             buffer_of(name, address, tensor)
             for name, address, tensor in zip(Tensors._fields, self.addresses(tensors, pointers), tensors, strict=True)
             if tensor is not None
         ]
-        emu.run(launch, buffers, strict=not environment.current().fast_emulator)
+
+    def run(self, launch: Launch, tensors: Tensors) -> None:
+        from . import emu
+
+        emu.run(launch, self.buffers(tensors), strict=not environment.current().fast_emulator)
 
     def prepare(self, launch: Launch) -> None:
         return None

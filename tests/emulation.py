@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 
 from indexer_rt import emu
-from indexer_rt.device import EmulatedDevice, buffer_of
+from indexer_rt.device import EmulatedDevice
 from indexer_rt.launch import WAVES_PER_WORKGROUP, Launch
 from indexer_rt.problem import Tensors
 
@@ -43,14 +43,9 @@ def emulation(
     stats: list[emu.RunStats] = []
 
     def run(self: EmulatedDevice, launch: Launch, tensors: Tensors) -> None:
-        pointers = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
         buffers: list[emu.Buffer] = []
-        addresses = self.addresses(tensors, pointers)
-        for name, address, tensor in zip(Tensors._fields, addresses, tensors, strict=True):
-            if tensor is None:
-                continue
-            whole = buffer_of(name, address, tensor)
-            buffers += spans(whole, allowed[name]) if allowed and name in allowed else [whole]
+        for whole in self.buffers(tensors):
+            buffers += spans(whole, allowed[whole.name]) if allowed and whole.name in allowed else [whole]
         if num_waves is not None:
             launch = with_waves(launch, num_waves)
         stats.append(emu.run(launch, buffers, strict=True, **options))
