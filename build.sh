@@ -86,8 +86,10 @@ compile_one() {  # name source defines...
 }
 
 jobs=$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN) running=0 failed=0 built=()
-while read -r source heads rows addressing waves rest; do
-    [[ $waves && ! $rest ]] || die "$kernels/variants.txt: a line is '$source $heads $rows $addressing $waves $rest', wanted five columns: source H R A W."
+while read -r source heads rows addressing waves preloaded rest; do
+    [[ $waves && ! $rest ]] ||
+        die "$kernels/variants.txt: a line is '$source $heads $rows $addressing $waves $preloaded $rest'," \
+            "wanted five or six columns: source H R A W and perhaps P."
     name=${source}_h${heads}_r${rows}_${addressing}
     case $addressing in
         page) gather=0 ;;
@@ -97,6 +99,7 @@ while read -r source heads rows addressing waves rest; do
     (( ! ${#only[@]} )) || [[ " ${only[*]} " == *" $name "* ]] || continue
     defines=("-DKERNEL_NAME=$name" "-DNUM_HEADS=$heads" "-DROWS_PER_WAVE=$rows" "-DGATHER=$gather"
              "-DWAVES_PER_SIMD=$waves")
+    [[ ! $preloaded ]] || defines+=(-mllvm "-amdgpu-kernarg-preload-count=$preloaded")
     echo "$name $heads $rows $addressing ${FLAGS[*]} ${defines[*]}" >> "$work/variants"
     built+=("$name")
     if (( running >= jobs )); then wait -n || failed=1; running=$((running - 1)); fi

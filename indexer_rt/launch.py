@@ -7,10 +7,11 @@ must be the same set of names, sizes and kinds; anything else is an AbiMismatch,
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .code_object import Arg, Kernel
 from .errors import AbiMismatch
+from .kv_cache import TILE
 from .manifest import SIMDS_PER_CU, waves_per_simd
 from .problem import Problem, Tensors
 
@@ -24,35 +25,40 @@ MAX_WORK_ITEMS = 2**32
 """HIP refuses a dimension of the grid with this many work-items or more (hipModuleLaunchKernel)."""
 
 POINTERS = Tensors._fields
-INT64 = (
-    "q_seq_stride",
-    "q_row_stride",
-    "kv_block_stride",
-    "weights_seq_stride",
-    "weights_row_stride",
-    "lens_seq_stride",
-    "lens_row_stride",
-    "table_row_stride",
-    "logits_row_stride",
-)
-INT32 = (
-    "batch",
-    "next_n",
-    "max_model_len",
-    "table_width",
-    "block_kv",
-    "kv_token_stride",
-    "kv_chunk_stride",
-    "lens_per_row",
-    "clean_logits",
-    "num_waves",
-)
+_ADDRESS, _INT64, _INT32 = ("global_buffer", 8), ("by_value", 8), ("by_value", 4)
 ABI: dict[str, tuple[str, int]] = {
-    **dict.fromkeys(POINTERS, ("global_buffer", 8)),
-    **dict.fromkeys(INT64, ("by_value", 8)),
-    **dict.fromkeys(INT32, ("by_value", 4)),
+    "context_lens": _ADDRESS,
+    "cu_seqlens_q": _ADDRESS,
+    "lens_seq_stride": _INT64,
+    "lens_row_stride": _INT64,
+    "lens_per_row": _INT32,
+    "batch": _INT32,
+    "next_n": _INT32,
+    "reach": _INT32,
+    "num_waves": _INT32,
+    "waves_inverse": _INT32,
+    "q": _ADDRESS,
+    "kv_cache": _ADDRESS,
+    "weights": _ADDRESS,
+    "block_tables": _ADDRESS,
+    "logits": _ADDRESS,
+    "q_seq_stride": _INT64,
+    "q_row_stride": _INT64,
+    "kv_block_stride": _INT64,
+    "weights_seq_stride": _INT64,
+    "weights_row_stride": _INT64,
+    "table_row_stride": _INT64,
+    "logits_row_stride": _INT64,
+    "table_width": _INT32,
+    "block_kv": _INT32,
+    "page_inverse": _INT32,
+    "kv_token_stride": _INT32,
+    "kv_chunk_stride": _INT32,
+    "clean_logits": _INT32,
+    "max_model_len": _INT32,
 }
-"""What is packed: name -> (kind, bytes). Strides in bytes."""
+"""What is packed: name -> (kind, bytes). Strides in bytes. In the order of kernels/problem.h, where those up to
+``waves_inverse`` are preloaded; a code object may have them in another."""
 
 TOKEN_STRIDE = {False: 128, True: 16}
 CHUNK_STRIDE = {False: 16, True: 256}
@@ -75,6 +81,15 @@ class Launch:
     lds_bytes: int
     kernarg: bytes = field(repr=False)
 
+    def over(self, num_waves: int) -> Launch:
+        """Return the same launch shared out over another number of waves."""
+        kernarg = bytearray(self.kernarg)
+        for arg in self.kernel.explicit_args:
+            if arg.name in ("num_waves", "waves_inverse"):
+                value = num_waves if arg.name == "num_waves" else waves_inverse(num_waves)
+                struct.pack_into(_INTEGER_FORMATS[arg.size], kernarg, arg.offset, value)
+        return replace(self, grid=(-(-num_waves // WAVES_PER_WORKGROUP), 1, 1), kernarg=bytes(kernarg))
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -94,11 +109,11 @@ class Plan:
         """Fill in the addresses, in the order of ``Tensors``; 0 for an absent tensor."""
         kernarg = bytearray(self.template)
         for offset, address in zip(self.pointer_offsets, addresses, strict=True):
-            _ADDRESS.pack_into(kernarg, offset, address)
+            _QWORD.pack_into(kernarg, offset, address)
         return Launch(self.kernel, self.grid, BLOCK, 0, bytes(kernarg))
 
 
-_ADDRESS = struct.Struct("<Q")
+_QWORD = struct.Struct("<Q")
 
 
 def plan(problem: Problem, kernel: Kernel, *, rows_per_wave: int, num_cus: int) -> Plan:
@@ -181,13 +196,26 @@ def _show(arg: Arg) -> str:
     return f"{arg.name}({arg.kind}, {arg.size})"
 
 
+def waves_inverse(num_waves: int) -> int:
+    """Return what the kernels multiply by to divide by ``num_waves`` (kernels/problem.h, Division)."""
+    return _as_int32((2**32 - 1) // num_waves)
+
+
+def _as_int32(value: int) -> int:
+    """Return the int32 with the bits of an unsigned 32-bit value."""
+    return value - (value >> 31 << 32)
+
+
 def _values(problem: Problem, num_waves: int) -> dict[str, int]:
     derived = {
         "kv_token_stride": TOKEN_STRIDE[problem.preshuffle],
         "kv_chunk_stride": CHUNK_STRIDE[problem.preshuffle],
         "num_waves": num_waves,
+        "waves_inverse": waves_inverse(num_waves),
+        "page_inverse": _as_int32(-(-(2**31) // max(1, problem.block_kv // TILE))),
     }
-    return {name: derived[name] if name in derived else int(getattr(problem, name)) for name in INT64 + INT32}
+    by_value = [name for name in ABI if name not in POINTERS]
+    return {name: derived[name] if name in derived else int(getattr(problem, name)) for name in by_value}
 
 
 # Hidden arguments (LLVM, "AMDHSA Code Object V5 Metadata"). The HIP runtime writes its own; the emulator reads ours.

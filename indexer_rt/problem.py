@@ -51,7 +51,8 @@ _OPTIONAL = frozenset(("cu_seqlens_q", "logits"))
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Describe one checked call. Strides in bytes; the stride of a dimension of size 1 is 0.
+    """Describe one checked call. Strides in bytes; the stride of a dimension of size 1 is 0. In the packed form a
+    sequence starts at its first row, so that the strides of sequences are those of rows.
 
     ``table_width`` counts the columns of the block table that max_model_len leaves a use for.
     ``next_n`` rows per sequence: exactly (native form) or at most (packed form, ``is_packed``, where ``num_rows`` rows
@@ -153,7 +154,7 @@ class Problem:
             )
         if is_packed:
             batch, next_n, num_rows = cu_seqlens_q.numel() - 1, 0, q.shape[0]
-            q_seq_stride, q_row_stride = 0, _stride(q, 0)
+            q_seq_stride = q_row_stride = _stride(q, 0)
         else:
             batch, next_n = q.shape[0], (q.shape[1] if q.ndim == 4 else 1)
             num_rows = batch * next_n
@@ -206,7 +207,6 @@ class Problem:
         lens_seq_stride, lens_row_stride = _stride(context_lens, 0), 0
         if per_row:
             lens_row_stride = lens_seq_stride if is_packed else _stride(context_lens, 1)
-            lens_seq_stride = 0 if is_packed else lens_seq_stride
 
         # block_tables
         _check_dtype("block_tables", block_tables, torch.int32)
@@ -463,7 +463,7 @@ def _weights_strides(
     if by_sequence:
         return _stride(weights, 0), _stride(weights, 1)
     row = _stride(weights, 0)
-    return (0 if is_packed else next_n * row), row
+    return (row if is_packed else next_n * row), row
 
 
 def _lens_kind(

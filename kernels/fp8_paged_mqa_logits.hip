@@ -22,6 +22,33 @@ constexpr bool kIsFull = kGather && kHeadTiles == 4 && kRows == 3;
 constexpr i32 kTilesScored = kHeadTiles == 1 || kIsFull ? 1 : 2;
 constexpr i32 kParts = kHeadTiles / kTilesScored;
 
+// Which rows of a sequence a wave does.
+struct Rows {
+  i32 first, count;
+  i32 ends[kRows];   // 0 where there are fewer
+  i32 longest;       // of them
+
+  DEVICE Rows of(const Lengths& lengths, const Sequence& sequence, i32 first) {
+    Rows rows{first, min(kRows, sequence.num_rows - first), {}, 0};
+    if (lengths.per_row) {
+#pragma unroll
+      for (i32 r = 0; r < kRows; ++r) rows.ends[r] = sequence.own_end<Uniform>(lengths, rows.row(r));
+    } else {
+#pragma unroll
+      for (i32 r = 0; r < kRows; ++r) rows.ends[r] = sequence.shared_end(lengths, rows.row(r));
+    }
+#pragma unroll
+    for (i32 r = 0; r < kRows; ++r) {
+      rows.longest = max(rows.longest, rows.ends[r]);
+      if (r >= rows.count) rows.ends[r] = 0;
+    }
+    in_register(rows.count);  // or five comparisons with it are kept in two registers each
+    return rows;
+  }
+
+  MEMBER i32 row(i32 r) const { return first + min(r, count - 1); }
+};
+
 // Queries, weights and outputs of the wave's rows. 16 + 8 registers per row at 32 heads.
 struct RowGroup {
   i32x8 queries[kRows][kHeadTiles];   // operand A: head lane % 16 of the tile
@@ -29,28 +56,35 @@ struct RowGroup {
   Buffer logits[kRows];               // [0, end) of each row: a store past its end is dropped
 
   // A group with fewer rows reads its last row again and stores nothing for it.
-  DEVICE RowGroup load(Args p, const Sequence<Uniform>& sequence, i32 b, i32 first, i32 last, i32 reach) {
+  DEVICE RowGroup load(const Tensors& t, const Sequence& sequence, const Rows& rows) {
     const i32 lane = lane_id();
     const u32 q_lane = lane % kTile * kHeadDim + lane / kTile * 16, w_lane = lane / kTile * 16;
-    Bytes q = p.q + sequence.offset(p, b, p.q_seq_stride, p.q_row_stride) + first * p.q_row_stride;
-    Bytes w = p.weights + sequence.offset(p, b, p.weights_seq_stride, p.weights_row_stride) + first * p.weights_row_stride;
-    Global<u8>* cells = p.logits + (sequence.first_row + first) * p.logits_row_stride;
+    Bytes q = t.q, w = t.weights;
+    in_registers(q, w);
+    q += sequence.index * t.q_seq_stride + rows.first * t.q_row_stride;
+    w += sequence.index * t.weights_seq_stride + rows.first * t.weights_row_stride;
     RowGroup group;
 #pragma unroll
     for (i32 r = 0; r < kRows; ++r) {
       const Buffer heads = Buffer::of(q, kNumHeads * kHeadDim), head_weights = Buffer::of(w, kNumHeads * 4);
 #pragma unroll
       for (i32 tile = 0; tile < kHeadTiles; ++tile) {
-        group.queries[r][tile] = heads.load_token(q_lane, q_lane + kHeadDim / 2, tile * kTileBytes);
-        group.weights[r][tile] = __builtin_bit_cast(f32x4, head_weights.load_x4(w_lane, tile * kTile * 4));
+        group.queries[r][tile] = heads.load_token<Buffer::kKept>(q_lane, q_lane + kHeadDim / 2, tile * kTileBytes);
+        group.weights[r][tile] = __builtin_bit_cast(f32x4, head_weights.load_x4<Buffer::kKept>(w_lane, tile * kTile * 4));
       }
-      group.logits[r] = Buffer::of(cells, first + r < last ? sequence.end(p, first + r, reach) * 4 : 0);
-      const bool another = first + r + 1 < last;
-      q += another ? p.q_row_stride : 0;
-      w += another ? p.weights_row_stride : 0;
-      cells += another ? p.logits_row_stride : 0;
+      const bool another = r + 1 < rows.count;
+      q += another ? t.q_row_stride : 0;
+      w += another ? t.weights_row_stride : 0;
     }
     return group;
+  }
+
+  MEMBER void open_logits(const Tensors& t, const Sequence& sequence, const Rows& rows) {
+    Global<u8>* cells = t.logits;
+    in_register(cells);
+    cells += (sequence.first_row + rows.first) * t.logits_row_stride;
+#pragma unroll
+    for (i32 r = 0; r < kRows; ++r) logits[r] = Buffer::of(cells + r * t.logits_row_stride, rows.ends[r] * 4);
   }
 };
 
@@ -117,19 +151,23 @@ DEVICE void compute_step(const RowGroup& group, const KvStage<kGather>& stage, i
 
 // Steps [begin, end) of one group of rows of sequence b. A last step that is not a whole one comes first, because its
 // loads differ; then two stages take turns, so that the keys of the next step are on their way while one is computed.
-DEVICE void run_steps(Args p, const Sequence<Uniform>& sequence, i32 b, i32 first, i32 last, i32 begin, i32 end, i32 reach) {
-  const i32 tokens = sequence.longest_end(p, first, last, reach);
+DEVICE void run_steps(const Tensors& t, const Lengths& lengths, const Sequence& sequence, i32 b, i32 first_row, i32 begin, i32 end) {
+  const Rows rows = Rows::of(lengths, sequence, first_row);
+  const i32 tokens = rows.longest;
   end = min(end, ceil_div(tokens, kStep));
   i32 remaining = end - begin;
   if (remaining <= 0) return;
 
   i32 position = (end * kStep > tokens ? end - 1 : begin) * kStep;
   i32 ahead = (end * kStep > tokens ? begin : begin + 1) * kStep;
-  const RowGroup group = RowGroup::load(p, sequence, b, first, last, reach);
-  auto stream = KvStream<kGather>::open(p, b, tokens);
+  auto stream = KvStream<kGather>::open(t, b, tokens, position, ahead);
+  stages_apart();
+  RowGroup group = RowGroup::load(t, sequence, rows);
+  stages_apart();
   KvStage<kGather> even, odd;
-  if (remaining > 1) stream.seek(ahead);
-  stream.load_any(p, even, position);
+  stream.load_first(t, even);
+  stages_apart();
+  group.open_logits(t, sequence, rows);
   for (; remaining > 2; remaining -= 2) {
     stream.load_next(odd);
     stages_apart();
@@ -152,55 +190,61 @@ DEVICE void run_steps(Args p, const Sequence<Uniform>& sequence, i32 b, i32 firs
 }
 
 // -inf in [end, max_model_len) of every row: 1024 cells a wave and turn.
-DEVICE void clean_tails(Args p, i32 wave, i32 reach) {
+DEVICE void clean_tails(const Problem& p, i32 wave) {
   constexpr i32 kCells = 1024;
-  const i32 chunks = ceil_div(p.max_model_len, kCells);
-  for (i32 b = 0; b < p.batch; ++b) {
-    const auto sequence = Sequence<Uniform>::read(p, b);
+  const i32 max_model_len = p.tensors.max_model_len, num_waves = p.division.num_waves;
+  const i32 chunks = ceil_div(max_model_len, kCells);
+  for (i32 b = 0; b < p.lengths.batch; ++b) {
+    const auto sequence = Sequence::read<Uniform>(p.lengths, b);
     for (i32 n = 0; n < sequence.num_rows; ++n) {
-      const i32 row = sequence.first_row + n, end = sequence.end(p, n, reach);
-      Global<float>* cells = reinterpret_cast<Global<float>*>(p.logits + row * p.logits_row_stride);
-      for (i32 chunk = (wave + row) % p.num_waves; chunk < chunks; chunk += p.num_waves)
-        for (i32 cell = max(chunk * kCells, end / kLanes * kLanes) + lane_id(); cell < min((chunk + 1) * kCells, p.max_model_len); cell += kLanes)
+      const i32 row = sequence.first_row + n, end = sequence.end(p.lengths, n);
+      Global<float>* cells = reinterpret_cast<Global<float>*>(p.tensors.logits + row * p.tensors.logits_row_stride);
+      for (i32 chunk = (wave + row) % num_waves; chunk < chunks; chunk += num_waves)
+        for (i32 cell = max(chunk * kCells, end / kLanes * kLanes) + lane_id(); cell < min((chunk + 1) * kCells, max_model_len); cell += kLanes)
           if (cell >= end) cells[cell] = -__builtin_inff();
     }
   }
 }
 
-DEVICE void run(Constant<Problem>* kernargs) {
+DEVICE void run(Lengths lengths, const Division& division, Constant<Problem>* kernargs) {
   const i32 wave = uniform(__builtin_amdgcn_workgroup_id_x() * kWavesPerBlock + __builtin_amdgcn_workitem_id_x() / kLanes);
-  const i32 reach = reach_of(*kernargs);
 
-  const auto list = Worklist<kRows>::of_wave(*kernargs, wave, reach);
-  i32 b = list.sequence, skip = list.skip, remaining = list.remaining;
-  while (remaining > 0) {
-    Args p = *reread(kernargs);
-    const auto sequence = Sequence<Uniform>::read(p, b);
-    const i32 steps = ceil_div(sequence.longest_end(p, 0, sequence.num_rows, reach), kStep);
-    if (skip >= steps * ceil_div(sequence.num_rows, kRows)) {
-      ++b;
-      skip = 0;
-      continue;
-    }
-    const i32 group = static_cast<u32>(skip) / static_cast<u32>(steps), begin = skip - group * steps;
-    const i32 end = min(steps, begin + remaining), first = group * kRows;
-    run_steps(p, sequence, b, first, min(first + kRows, sequence.num_rows), begin, end, reach);
-    skip += end - begin;
-    remaining -= end - begin;
+  // The other arguments are on their way while the lengths are.
+  Tensors tensors = kernargs->tensors;
+  const auto lanes = Worklist<kRows>::read_lanes(lengths, 0);
+  tensors.arrive();
+  const i32 tail_wave = tensors.clean_logits && wave < division.num_waves ? wave : -1;
+
+  // The wave's range: sequence by sequence, group by group.
+  auto list = Worklist<kRows>::of_wave(lengths, division, wave, lanes);
+  while (list.remaining > 0) {
+    const i32 steps = steps_per_group(list.sequence);
+    const i32 group = list.skip < steps ? 0 : static_cast<u32>(list.skip) / static_cast<u32>(steps);
+    const i32 begin = list.skip - group * steps, end = min(steps, begin + list.remaining);
+    list.take(end - begin);
+    run_steps(tensors, lengths, list.sequence, list.b, group * kRows, begin, end);
+    // NOTE: the arguments are read again rather than held meanwhile: that would leave too few registers for the rows.
+    in_register(kernargs);
+    lengths = kernargs->lengths;
+    tensors = kernargs->tensors;
+    list.resume(lengths);
   }
-  Args p = *reread(kernargs);
-  if (p.clean_logits && wave < p.num_waves) clean_tails(p, wave, reach);
+  if (tail_wave >= 0) {
+    in_register(kernargs);
+    clean_tails(*kernargs, tail_wave);
+  }
 }
 
-// The parameters only name the arguments in the metadata: `run` reads them from the kernarg segment.
+// The arguments named here come in scalar registers; the others are read from the kernarg segment.
 #pragma clang diagnostic ignored "-Wunused-parameter"
 extern "C" __attribute__((global, amdgpu_flat_work_group_size(kLanes * kWavesPerBlock, kLanes * kWavesPerBlock),
                           amdgpu_waves_per_eu(WAVES_PER_SIMD, WAVES_PER_SIMD))) void
-KERNEL_NAME(const u8* q, const u8* kv_cache, const float* weights, const i32* context_lens, const i32* block_tables,
-            const i32* cu_seqlens_q, float* logits, i64 q_seq_stride, i64 q_row_stride, i64 kv_block_stride,
-            i64 weights_seq_stride, i64 weights_row_stride, i64 lens_seq_stride, i64 lens_row_stride,
-            i64 table_row_stride, i64 logits_row_stride, i32 batch, i32 next_n, i32 max_model_len, i32 table_width,
-            i32 block_kv, i32 kv_token_stride, i32 kv_chunk_stride, i32 lens_per_row, i32 clean_logits,
-            i32 num_waves) {
-  run((Constant<Problem>*)(__builtin_amdgcn_kernarg_segment_ptr()));
+KERNEL_NAME(const u8* context_lens, const u8* cu_seqlens_q, i64 lens_seq_stride, i64 lens_row_stride, i32 lens_per_row,
+            i32 batch, i32 next_n, i32 reach, i32 num_waves, u32 waves_inverse,
+            const u8* q, const u8* kv_cache, const float* weights, const i32* block_tables, float* logits,
+            i64 q_seq_stride, i64 q_row_stride, i64 kv_block_stride, i64 weights_seq_stride, i64 weights_row_stride,
+            i64 table_row_stride, i64 logits_row_stride, i32 table_width, i32 block_kv, u32 page_inverse,
+            i32 kv_token_stride, i32 kv_chunk_stride, i32 clean_logits, i32 max_model_len) {
+  run({(Bytes)context_lens, (Bytes)cu_seqlens_q, lens_seq_stride, lens_row_stride, lens_per_row, batch, next_n, reach},
+      {num_waves, waves_inverse}, (Constant<Problem>*)(__builtin_amdgcn_kernarg_segment_ptr()));
 }

@@ -41,15 +41,20 @@ DEVICE T scalar_load(Bytes at) {
   return *reinterpret_cast<Constant<T>*>(reinterpret_cast<u64>(at));
 }
 
-// The same pointer, of which the compiler no longer knows that it is: what is read through it is read again rather than
-// kept in registers. NOTE: the only inline assembly; it emits no instruction, and no builtin hides a value so.
+// The value, of which the compiler no longer knows where it came from: it is in a scalar register here, and what is read
+// through it, if it is a pointer, is read again rather than kept. NOTE: the only inline assembly; it emits no instruction,
+// and no builtin hides a value so.
 template <typename T>
-DEVICE Constant<T>* reread(Constant<T>* pointer) {
-  asm volatile("" : "+s"(pointer));
-  return pointer;
+DEVICE void in_register(T& value) {
+  asm volatile("" : "+s"(value));
+}
+template <typename... T>
+DEVICE void in_registers(T&... values) {
+  (in_register(values), ...);
 }
 
 DEVICE i32 min(i32 a, i32 b) { return a < b ? a : b; }
+DEVICE u32 min(u32 a, u32 b) { return a < b ? a : b; }
 DEVICE i32 max(i32 a, i32 b) { return a > b ? a : b; }
 DEVICE i32 ceil_div(i32 a, i32 b) { return static_cast<i32>((static_cast<u32>(a) + static_cast<u32>(b) - 1) / static_cast<u32>(b)); }
 
@@ -87,6 +92,14 @@ DEVICE void swap_rows(float& a, float& b) {
   unpack(__builtin_amdgcn_permlane16_swap(__builtin_bit_cast(u32, a), __builtin_bit_cast(u32, b), false, false), a, b);
 }
 
+// `value` with its lanes 16 * kRow .. 16 * kRow + 15 taken from `other`: one v_mov_b32 with a row mask.
+template <i32 kRow, typename T>
+DEVICE T replace_row(T value, T other) {
+  constexpr i32 kSameLane = 0xe4;  // quad_perm:[0,1,2,3]
+  return __builtin_bit_cast(T, __builtin_amdgcn_update_dpp(__builtin_bit_cast(i32, value), __builtin_bit_cast(i32, other),
+                                                           kSameLane, 1 << kRow, 0xf, false));
+}
+
 // One step of a scan over lanes: adds what the DPP control names, 0 where a lane has no source.
 template <i32 kControl, i32 kRowMask>
 DEVICE i32 add_dpp(i32 value) {
@@ -108,18 +121,23 @@ DEVICE i32 scan_lanes(i32 value) {
 // NOTE: the hardware checks the lane's offset against `bytes`: a load at or past them gives 0, a store is dropped. The
 // scalar offset is not surely part of that check (LLVM's intrinsics exclude it), so nothing relies on it.
 struct Buffer {
+  // Cache policies. Non-temporal memory is not worth keeping: it is passed through once.
+  static constexpr i32 kKept = 0, kNonTemporal = 2;
+
   __amdgpu_buffer_rsrc_t resource;
 
   DEVICE Buffer of(Bytes base, u32 bytes) {
     constexpr i32 kDataFormat32 = 0x00020000;
     return {__builtin_amdgcn_make_buffer_rsrc(reinterpret_cast<void*>(reinterpret_cast<u64>(base)), 0, bytes, kDataFormat32)};
   }
+  template <i32 kPolicy>
   MEMBER i32x4 load_x4(u32 lane_offset, u32 scalar_offset) const {
-    return __builtin_bit_cast(i32x4, __builtin_amdgcn_raw_buffer_load_b128(resource, lane_offset, scalar_offset, 0));
+    return __builtin_bit_cast(i32x4, __builtin_amdgcn_raw_buffer_load_b128(resource, lane_offset, scalar_offset, kPolicy));
   }
   // 32 bytes of operand A or B.
+  template <i32 kPolicy>
   MEMBER i32x8 load_token(u32 first_half, u32 second_half, u32 scalar_offset) const {
-    const i32x4 low = load_x4(first_half, scalar_offset), high = load_x4(second_half, scalar_offset);
+    const i32x4 low = load_x4<kPolicy>(first_half, scalar_offset), high = load_x4<kPolicy>(second_half, scalar_offset);
     return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
   }
   MEMBER u32 load_u32(u32 lane_offset, u32 scalar_offset) const {
@@ -129,7 +147,6 @@ struct Buffer {
     return __builtin_bit_cast(float, load_u32(lane_offset, scalar_offset));
   }
   MEMBER void store(u32 lane_offset, float value) const {
-    constexpr i32 kNonTemporal = 2;
     __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(u32, value), resource, lane_offset, 0, kNonTemporal);
   }
 };

@@ -5,10 +5,7 @@
 // What belongs to token `lane` of a step, out of what belongs to token lane % 16 of each tile.
 template <typename T>
 DEVICE T of_own_tile(const T (&tiles)[kTilesPerStep]) {
-  const i32 lane = lane_id();
-  const T first = tiles[0], second = tiles[1], third = tiles[2], fourth = tiles[3];
-  const T low = lane < 16 ? first : second, high = lane < 48 ? third : fourth;
-  return lane < 32 ? low : high;
+  return replace_row<3>(replace_row<2>(replace_row<1>(tiles[0], tiles[1]), tiles[2]), tiles[3]);
 }
 
 // 64 tokens: four tiles of [128, 16] fp8, and the scale of token `lane` once `scale()` has put it together.
@@ -38,13 +35,16 @@ struct LaneOffsets {
   u32 first_half, second_half;  // of its token's 16 bytes in k 0..63 and in k 64..127
   u32 scale;
 
-  DEVICE LaneOffsets of(Args p, i32 token) {
-    const u32 values = token * p.kv_token_stride + lane_id() / kTile * p.kv_chunk_stride;
-    return {values, values + 4 * p.kv_chunk_stride, static_cast<u32>(token) * 4};
+  // NOTE: the factors have fewer than 24 bits, for which there is a multiplication at full rate.
+  DEVICE LaneOffsets of(const Tensors& t, u32 token) {
+    const u32 chunk_stride = t.kv_chunk_stride & 0xffff, token_stride = t.kv_token_stride & 0xffff;
+    const u32 values = token * token_stride + lane_id() / kTile * chunk_stride;
+    return {values, values + 4 * chunk_stride, token * 4};
   }
 };
 
-// Reads a sequence's keys: `load_any` for one step, then `seek` and a `load_next` for each further one.
+// Reads a sequence's keys: `load_first` for the step at `first`, then a `load_next` for each further one from `ahead`, all
+// of whose tokens exist. Where there is none, what `open` looks up for it is not used.
 template <bool kGather>
 struct KvStream;
 
@@ -52,74 +52,88 @@ template <>
 struct KvStream<false> {
   using Stage = KvStage<false>;
 
+  // Where the tiles of a step are.
+  struct Tiles {
+    i32 ids[kTilesPerStep];      // their blocks
+    u32 tokens[kTilesPerStep];   // their first tokens within them
+  };
+
   Bytes cache;
   i64 block_stride;
-  Bytes table;                 // of this sequence
-  u32 block_kv, tiles_per_page, inverse;
-  i32 last_page, last_token;   // the newest that may be read
+  Bytes table;                  // of this sequence
+  u32 block_kv, inverse;
+  u32 last_token, last_page;    // the newest that may be read
   LaneOffsets lane;
-  i32 position;                // of the step that `look_up` is for
-  i32 ids[kTilesPerStep];      // the next step's blocks
-  u32 tokens[kTilesPerStep];   // and its tiles' first tokens within them
+  u32 first, position;          // of the step that it was opened at, of the one that `next` is for
+  Tiles opened, next;
 
-  DEVICE KvStream open(Args p, i32 b, i32 end) {
+  DEVICE KvStream open(const Tensors& t, i32 b, i32 end, i32 first, i32 ahead) {
     KvStream s;
-    s.cache = p.kv_cache;
-    s.block_stride = p.kv_block_stride;
-    s.table = p.block_tables + b * p.table_row_stride;
-    s.block_kv = p.block_kv;
-    s.tiles_per_page = s.block_kv / kTile;
-    s.inverse = ((1u << 31) + s.tiles_per_page - 1) / s.tiles_per_page;
+    s.cache = t.kv_cache;
+    s.block_stride = t.kv_block_stride;
+    s.table = t.block_tables + b * t.table_row_stride;
+    s.block_kv = t.block_kv;
+    s.inverse = t.page_inverse;
     s.last_token = end - 1;
-    s.last_page = s.page_of(s.last_token / kTile);
-    s.lane = LaneOffsets::of(p, lane_id() % kTile);
+    s.last_page = s.page_of(s.last_token);
+    s.lane = LaneOffsets::of(t, lane_id() % kTile);
+    s.first = first;
+    s.position = ahead;
+    s.opened = s.look_up<kMayEnd>(first);
+    s.next = s.look_up<kMayEnd>(ahead);
     return s;
   }
 
-  // Issue the loads of the step at `first`, which may be the last: past the last token, that token is read again.
-  MEMBER void load_any(Args p, Stage& stage, i32 first) const {
+  // Issue the loads of the first step, which may be the last: past the last token, that token is read again.
+  MEMBER void load_first(const Tensors& t, Stage& stage) const {
 #pragma unroll
-    for (i32 tile = 0; tile < kTilesPerStep; ++tile) {
-      const u32 index = min(first / kTile + tile, last_token / kTile), page = page_of(index);
-      const LaneOffsets clamped = LaneOffsets::of(p, min(lane_id() % kTile, last_token - index * kTile));
-      load_tile(stage, tile, scalar_load<i32>(table + page * 4), in_page(index, page), clamped);
+    for (u32 tile = 0; tile < kTilesPerStep; ++tile) {
+      const u32 left = last_token - min(first + tile * kTile, last_tile());
+      load_tile(stage, tile, opened, LaneOffsets::of(t, min(static_cast<u32>(lane_id() % kTile), left)));
     }
-  }
-
-  // Look up the blocks of the step at `first`, all of whose tokens exist.
-  MEMBER void seek(i32 first) {
-    position = first;
-    look_up();
   }
 
   // Issue the loads of the step looked up, and look up the one after. Past the last page, that page is looked up again.
   MEMBER void load_next(Stage& stage) {
 #pragma unroll
-    for (i32 tile = 0; tile < kTilesPerStep; ++tile) load_tile(stage, tile, ids[tile], tokens[tile], lane);
+    for (u32 tile = 0; tile < kTilesPerStep; ++tile) load_tile(stage, tile, next, lane);
     position += kStep;
-    look_up();
+    next = look_up<kWhole>(position);
   }
 
  private:
-  // Quotient by tiles_per_page, exact while tile * tiles_per_page < 2^31 (Granlund & Montgomery 1994, theorem 4.2 with
-  // l = 31): inverse is less than 1 above 2^31 / tiles_per_page, so tile * inverse is less than tile too large, and the
-  // next quotient is at least 2^31 / tiles_per_page > tile away.
-  MEMBER u32 page_of(u32 tile) const { return (static_cast<u64>(2 * tile) * inverse) >> 32; }
-  MEMBER u32 in_page(u32 tile, u32 page) const { return (tile - page * tiles_per_page) * kTile; }
+  enum Extent { kWhole, kMayEnd };
 
-  MEMBER void look_up() {
-#pragma unroll
-    for (i32 tile = 0; tile < kTilesPerStep; ++tile) {
-      const u32 index = position / kTile + tile, page = page_of(index);
-      ids[tile] = scalar_load<i32>(table + static_cast<u32>(min(page, last_page)) * 4);
-      tokens[tile] = in_page(index, page);
-    }
+  // First token of the last tile.
+  MEMBER u32 last_tile() const { return last_token / kTile * kTile; }
+
+  // A token's tile over block_kv / 16, exact while their product is below 2^31 (Granlund & Montgomery 1994, theorem 4.2
+  // with l = 31): inverse is less than 1 above 2^31 / (block_kv / 16), so tile * inverse is less than tile too large, and
+  // the next quotient is at least 2^31 / (block_kv / 16) > tile away.
+  MEMBER u32 page_of(u32 token) const {
+    const u32 tile = token / kTile;
+    return (static_cast<u64>(2 * tile) * inverse) >> 32;
   }
 
-  MEMBER void load_tile(Stage& stage, i32 tile, i32 id, u32 first, const LaneOffsets& at) const {
-    const u32 value_bytes = block_kv * kHeadDim;
-    const Buffer block = Buffer::of(cache + static_cast<u32>(id) * block_stride, value_bytes + block_kv * 4);
-    stage.keys[tile] = block.load_token(at.first_half, at.second_half, first * kHeadDim);
+  template <Extent kExtent>
+  MEMBER Tiles look_up(u32 position) const {
+    Tiles tiles;
+#pragma unroll
+    for (u32 tile = 0; tile < kTilesPerStep; ++tile) {
+      u32 token = position + tile * kTile;
+      if (kExtent == kMayEnd) token = min(token, last_tile());
+      const u32 page = page_of(token);
+      tiles.ids[tile] = scalar_load<i32>(table + (kExtent == kMayEnd ? page : min(page, last_page)) * 4);
+      tiles.tokens[tile] = token - page * block_kv;
+    }
+    return tiles;
+  }
+
+  MEMBER void load_tile(Stage& stage, i32 tile, const Tiles& tiles, const LaneOffsets& at) const {
+    const u32 value_bytes = block_kv * kHeadDim, first = tiles.tokens[tile];
+    const Buffer block = Buffer::of(cache + static_cast<u32>(tiles.ids[tile]) * block_stride, value_bytes + block_kv * 4);
+    // NOTE: not so for single tokens (gather): both halves of one share cache lines with its neighbours.
+    stage.keys[tile] = block.load_token<Buffer::kNonTemporal>(at.first_half, at.second_half, first * kHeadDim);
     stage.scales[tile] = block.load_f32(at.scale, value_bytes + first * 4);
   }
 };
@@ -137,37 +151,39 @@ struct KvStream<true> {
   u32 block_stride;             // below 4 GiB here
   i32 shift;                    // log2(block_kv)
   i32 last_token, last_page;
+  i32 first;                    // of the step that it was opened at
   i32 page;                     // of the step that `look_up` reads
   struct Blocks {
     u32 ids[kTilesPerStep];     // of token lane % 16 of each tile
-  } next;
+  } opened, next;
 
-  DEVICE KvStream open(Args p, i32 b, i32 end) {
+  DEVICE KvStream open(const Tensors& t, i32 b, i32 end, i32 first, i32 ahead) {
     KvStream s;
-    s.table = Buffer::of(p.block_tables + b * p.table_row_stride, p.table_width * 4);
-    s.block_stride = static_cast<u32>(p.kv_block_stride);
-    s.shift = __builtin_ctz(p.block_kv);
+    s.table = Buffer::of(t.block_tables + b * t.table_row_stride, t.table_width * 4);
+    s.block_stride = static_cast<u32>(t.kv_block_stride);
+    s.shift = __builtin_ctz(t.block_kv);
     s.last_token = end - 1;
     s.last_page = s.last_token >> s.shift;
-    const i32 in_page = lane_id() % p.block_kv;
-    s.values_base = values_of(p, in_page);
-    s.scale_base = scale_of(p, in_page);
+    s.first = first;
+    s.page = (ahead >> s.shift) + (kStep >> s.shift);
+#pragma unroll
+    for (i32 tile = 0; tile < kTilesPerStep; ++tile) {
+      s.next.ids[tile] = s.table.load_u32((s.bounded(ahead + tile * kTile + lane_id() % kTile) >> s.shift) * 4, 0);
+      s.opened.ids[tile] = s.table.load_u32((s.bounded(first + tile * kTile + lane_id() % kTile) >> s.shift) * 4, 0);
+    }
+    const i32 in_page = lane_id() & (t.block_kv - 1);
+    s.values_base = values_of(t, in_page);
+    s.scale_base = scale_of(t, in_page);
     return s;
   }
 
-  MEMBER void load_any(Args p, Stage& stage, i32 position) const {
+  // Issue the loads of the first step, which may be the last: past the last token, that token is read again.
+  MEMBER void load_first(const Tensors& t, Stage& stage) const {
+    const i32 mask = t.block_kv - 1;
 #pragma unroll
-    for (i32 tile = 0; tile < kTilesPerStep; ++tile) {
-      const i32 token = min(position + tile * kTile + lane_id() % kTile, last_token);
-      load_tile(stage, tile, block(entry(token >> shift), values_of(p, token & (p.block_kv - 1))));
-    }
-    const i32 token = min(position + lane_id(), last_token);
-    stage.token_scale = vector_load<float>(block(entry(token >> shift), scale_of(p, token & (p.block_kv - 1))));
-  }
-
-  MEMBER void seek(i32 position) {
-    page = position >> shift;
-    next = look_up();
+    for (i32 tile = 0; tile < kTilesPerStep; ++tile)
+      load_tile(stage, tile, block(opened.ids[tile], values_of(t, bounded(first + tile * kTile + lane_id() % kTile) & mask)));
+    stage.token_scale = vector_load<float>(block(of_own_tile(opened.ids), scale_of(t, bounded(first + lane_id()) & mask)));
   }
 
   // NOTE: in this order the entries take the registers of those they follow.
@@ -185,22 +201,20 @@ struct KvStream<true> {
   }
 
  private:
-  DEVICE Bytes values_of(Args p, i32 in_page) {
-    return p.kv_cache + static_cast<u32>(in_page * p.kv_token_stride + lane_id() / kTile * p.kv_chunk_stride);
-  }
-  DEVICE Bytes scale_of(Args p, i32 in_page) {
-    return p.kv_cache + static_cast<u32>(p.block_kv * kHeadDim + in_page * 4);
+  DEVICE Bytes values_of(const Tensors& t, u32 in_page) { return t.kv_cache + LaneOffsets::of(t, in_page).first_half; }
+  DEVICE Bytes scale_of(const Tensors& t, u32 in_page) {
+    return t.kv_cache + static_cast<u32>(t.block_kv * kHeadDim + in_page * 4);
   }
 
-  MEMBER u32 entry(u32 at) const { return table.load_u32(at * 4, 0); }
+  MEMBER i32 bounded(i32 token) const { return min(token, last_token); }
 
   // NOTE: past the last page the last is looked up again; those entries are never used.
   MEMBER Blocks look_up() {
     Blocks blocks;
-    const u32 first = min(page, last_page - (kStep >> shift) + 1), lane = lane_id();
+    const u32 from = min(page, last_page - (kStep >> shift) + 1), lane = lane_id();
 #pragma unroll
     for (u32 tile = 0; tile < kTilesPerStep; ++tile)
-      blocks.ids[tile] = table.load_u32((lane % kTile >> shift) * 4, (first + (tile * kTile >> shift)) * 4);
+      blocks.ids[tile] = table.load_u32((lane % kTile >> shift) * 4, (from + (tile * kTile >> shift)) * 4);
     page += kStep >> shift;
     return blocks;
   }

@@ -8,37 +8,60 @@ constexpr i32 kStep = 64;        // tokens of one step: one store of 64 cells pe
 constexpr i32 kTilesPerStep = kStep / kTile;
 constexpr i32 kTileBytes = kTile * kHeadDim;
 
-// The kernarg segment: one field per kernel argument, in order. Strides are in bytes.
-struct Problem {
+// What decides which steps there are. Strides are in bytes.
+struct Lengths {
+  Bytes context_lens;   // int32 [B], or one per row
+  Bytes cu_seqlens_q;   // int32 [B + 1], or null: next_n rows each
+  i64 seq_stride, row_stride;  // of context_lens
+  i32 per_row;
+  i32 batch, next_n;
+  i32 reach;            // cells a row can have: what its buffer and its block table both reach
+
+  MEMBER i32 clip(i32 end) const { return max(0, min(end, reach)); }
+};
+
+// Who does them.
+struct Division {
+  i32 num_waves;
+  u32 inverse;          // (2^32 - 1) / num_waves
+
+  // Quotient by num_waves. inverse is at most 1 below 2^32 / num_waves, so the estimate is at most 1 too small.
+  MEMBER i32 share_of(i32 total) const {
+    const i32 share = (static_cast<u64>(static_cast<u32>(total)) * inverse) >> 32;
+    return share + (total - share * num_waves >= num_waves);
+  }
+};
+
+struct Tensors {
   Bytes q;              // [B, N, H, 128] fp8, or [T, H, 128] packed
   Bytes kv_cache;       // [blocks, block_kv * 128 value bytes, then block_kv float32 scales]
   Bytes weights;        // float32 [rows, H]
-  Bytes context_lens;   // int32 [B], or one per row
   Bytes block_tables;   // int32 [B, table_width]
-  Bytes cu_seqlens_q;   // int32 [B + 1], or null: next_n rows each
   Global<u8>* logits;   // float32 [rows, >= max_model_len]
   i64 q_seq_stride, q_row_stride;
   i64 kv_block_stride;
   i64 weights_seq_stride, weights_row_stride;
-  i64 lens_seq_stride, lens_row_stride;
   i64 table_row_stride;
   i64 logits_row_stride;
-  i32 batch, next_n, max_model_len, table_width, block_kv;
+  i32 table_width, block_kv;
+  u32 page_inverse;     // 2^31 / (block_kv / 16), rounded up; gather kernels do not use it
   i32 kv_token_stride, kv_chunk_stride;  // within a tile: token, and 16-byte chunk of a token
-  i32 lens_per_row, clean_logits, num_waves;
+  i32 clean_logits, max_model_len;
+
+  MEMBER void arrive() {
+    in_registers(q, kv_cache, weights, block_tables, logits, q_seq_stride, q_row_stride, kv_block_stride, weights_seq_stride,
+                weights_row_stride, table_row_stride, logits_row_stride, table_width, block_kv, page_inverse, kv_token_stride,
+                kv_chunk_stride, clean_logits);
+  }
 };
-static_assert(sizeof(Problem) == 168, "no padding: the kernarg segment has none");
 
-// NOTE: read where they are needed and not held, because 42 scalar registers of arguments leave too few for the rows.
-using Args = Constant<Problem>&;
-
-// Cells a row can have: what the caller's buffer and its block table both reach.
-DEVICE i32 reach_of(Args p) {
-  const u64 tabled = static_cast<u64>(static_cast<u32>(p.table_width)) * static_cast<u32>(p.block_kv);
-  return tabled < static_cast<u64>(p.max_model_len) ? static_cast<i32>(tabled) : p.max_model_len;
-}
-
-DEVICE i32 clip(i32 end, i32 reach) { return max(0, min(end, reach)); }
+// The kernarg segment: one field per kernel argument, in order.
+struct Problem {
+  Lengths lengths;      // these two, 14 registers, are in scalar registers when a wave starts (kernarg preload)
+  Division division;
+  Tensors tensors;
+};
+static_assert(sizeof(Lengths) + sizeof(Division) == 56 && sizeof(Problem) == 184, "padding only at the end");
 
 // Load of a length or row bound: Uniform goes through the scalar cache, PerLane through the vector memory.
 struct Uniform {
@@ -49,39 +72,52 @@ struct PerLane {
 };
 
 // The rows of sequence b. Packed rows (cu_seqlens_q) are addressed as one sequence of all rows would be.
-template <typename Access>
 struct Sequence {
+  i32 index;        // where it starts in q, weights and the lengths of rows: b, or its first row where rows are packed
   i32 first_row;    // row of the logits
   i32 num_rows;     // N(b)
-  i64 lens_at;      // byte offset of the length of row 0
-  i64 lens_stride;  // from row to row: 0 where one length serves all
+  i32 length;       // where one length serves all rows
+  i32 longest;      // the longest end of its rows
 
-  DEVICE Sequence read(Args p, i32 b) {
-    Sequence s{b * p.next_n, p.next_n, b * p.lens_seq_stride, p.lens_per_row ? p.lens_row_stride : 0};
-    if (p.cu_seqlens_q) {
-      s.first_row = Access::read(p.cu_seqlens_q + 4ll * b);
-      s.num_rows = max(0, Access::read(p.cu_seqlens_q + 4ll * b + 4) - s.first_row);
-      if (p.lens_per_row) s.lens_at = s.first_row * p.lens_row_stride;
+  template <typename Access>
+  DEVICE Sequence read(const Lengths& lengths, i32 b) {
+    Sequence s{b, b * lengths.next_n, lengths.next_n, 0, 0};
+    if (lengths.cu_seqlens_q) {
+      s.index = s.first_row = Access::read(lengths.cu_seqlens_q + 4ll * b);
+      s.num_rows = max(0, Access::read(lengths.cu_seqlens_q + 4ll * b + 4) - s.first_row);
+    }
+    if (lengths.per_row) {
+      // Four loads at once; the last row is read again where there are fewer.
+#pragma unroll 1
+      for (i32 n = 0; n < s.num_rows; n += 4)
+#pragma unroll
+        for (i32 more = 0; more < 4; ++more)
+          s.longest = max(s.longest, s.own_end<Access>(lengths, min(n + more, s.num_rows - 1)));
+    } else {
+      // NOTE: a garbage length near INT_MIN would wrap round to a huge one.
+      s.length = max(0, Access::read(lengths.context_lens + offset(lengths.seq_stride, b)));
+      s.longest = lengths.clip(s.length);
     }
     return s;
   }
 
-  // Where row 0 starts in a tensor with these strides.
-  MEMBER i64 offset(Args p, i32 b, i64 seq_stride, i64 row_stride) const {
-    return p.cu_seqlens_q ? first_row * row_stride : b * seq_stride;
+  // What one lane has read, for all.
+  MEMBER Sequence of_lane(i32 lane) const {
+    return {read_lane(index, lane), read_lane(first_row, lane), read_lane(num_rows, lane), read_lane(length, lane),
+            read_lane(longest, lane)};
   }
 
   // Cells of row n: end(b, n) of the contract, clipped to [0, reach].
-  MEMBER i32 end(Args p, i32 n, i32 reach) const {
-    // NOTE: a garbage length near INT_MIN would wrap round to a huge one.
-    const i32 length = max(0, Access::read(p.context_lens + lens_at + n * lens_stride));
-    return clip(p.lens_per_row ? length : length - num_rows + n + 1, reach);
+  MEMBER i32 end(const Lengths& lengths, i32 n) const {
+    return lengths.per_row ? own_end<Uniform>(lengths, n) : shared_end(lengths, n);
+  }
+  MEMBER i32 shared_end(const Lengths& lengths, i32 n) const { return lengths.clip(length - num_rows + n + 1); }
+
+  template <typename Access>
+  MEMBER i32 own_end(const Lengths& lengths, i32 n) const {
+    return lengths.clip(Access::read(lengths.context_lens + offset(lengths.seq_stride, index) + offset(lengths.row_stride, n)));
   }
 
-  // The longest end among rows [first, last).
-  MEMBER i32 longest_end(Args p, i32 first, i32 last, i32 reach) const {
-    i32 longest = 0;
-    for (i32 n = p.lens_per_row ? first : max(first, last - 1); n < last; ++n) longest = max(longest, end(p, n, reach));
-    return longest;
-  }
+ private:
+  DEVICE u64 offset(i64 stride, i32 index) { return static_cast<u64>(static_cast<u32>(index)) * static_cast<u64>(stride); }
 };

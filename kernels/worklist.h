@@ -4,51 +4,73 @@
 #pragma once
 #include "problem.h"
 
+// Steps of one group of rows: each walks to the sequence's longest end.
+DEVICE i32 steps_per_group(const Sequence& sequence) { return ceil_div(sequence.longest, kStep); }
+
 template <i32 kRows>
 struct Worklist {
-  i32 sequence;   // where the range starts
-  i32 skip;       // steps of that sequence that belong to earlier waves
-  i32 remaining;  // steps in the range
+  i32 b;              // the sequence where the range starts
+  Sequence sequence;
+  i32 skip;           // steps of that sequence that belong to earlier waves
+  i32 remaining;      // steps in the range
 
-  // Steps of a sequence: each group of rows walks to the sequence's longest end.
-  template <typename Access>
-  DEVICE i32 steps_of(Args p, i32 b, i32 reach) {
-    auto sequence = Sequence<Access>::read(p, b);
-    i32 longest = sequence.longest_end(p, 0, sequence.num_rows, reach);
-    return ceil_div(sequence.num_rows, kRows) * ceil_div(longest, kStep);
+  // Sequence first + lane; one without rows past the batch.
+  DEVICE Sequence read_lanes(const Lengths& lengths, i32 first) {
+    const i32 b = first + lane_id();
+    return b < lengths.batch ? Sequence::read<PerLane>(lengths, b) : Sequence{};
   }
 
-  // Steps of sequence first + lane; 0 past the batch.
-  DEVICE i32 steps_of_lane(Args p, i32 first, i32 reach) {
-    i32 b = first + lane_id();
-    return b < p.batch ? steps_of<PerLane>(p, b, reach) : 0;
-  }
-
-  DEVICE Worklist of_wave(Args p, i32 wave, i32 reach) {
-    const i32 first_steps = steps_of_lane(p, 0, reach);
-    i32 total = read_lane(scan_lanes(first_steps), kLanes - 1);
-    for (i32 first = kLanes; first < p.batch; first += kLanes)
-      total += read_lane(scan_lanes(steps_of_lane(p, first, reach)), kLanes - 1);
+  // `lanes`: the first 64 sequences. Those after them are read for the total and again in the search.
+  DEVICE Worklist of_wave(const Lengths& lengths, const Division& division, i32 wave, Sequence lanes) {
+    i32 steps = steps_of(lanes), prefix = scan_lanes(steps);
+    i32 total = read_lane(prefix, kLanes - 1);
+    for (i32 first = kLanes; first < lengths.batch; first += kLanes)
+      total += read_lane(scan_lanes(steps_of(read_lanes(lengths, first))), kLanes - 1);
 
     // Equal ranges: the first total % num_waves waves take one step more.
-    const i32 share = static_cast<u32>(total) / static_cast<u32>(p.num_waves);
-    const i32 extra = total - share * p.num_waves;
+    const i32 share = division.share_of(total), extra = total - share * division.num_waves;
     const i32 begin = wave * share + min(wave, extra);
-    Worklist list{0, 0, wave < p.num_waves ? share + (wave < extra) : 0};
+    Worklist list{0, {}, 0, wave < division.num_waves ? share + (wave < extra) : 0};
     if (list.remaining == 0) return list;
 
     // The sequence whose steps hold `begin`: the first whose inclusive prefix sum exceeds it.
-    i32 before = 0, steps = first_steps;
-    for (i32 first = 0;; first += kLanes, steps = steps_of_lane(p, first, reach)) {
-      const i32 prefix = before + scan_lanes(steps);
-      const u64 beyond = __builtin_amdgcn_ballot_w64(prefix > begin);
-      if (beyond) {
-        const i32 lane = __builtin_ctzll(beyond);
-        list.sequence = first + lane;
-        list.skip = begin - (read_lane(prefix, lane) - read_lane(steps, lane));
-        return list;
-      }
-      before = read_lane(prefix, kLanes - 1);
+    i32 first = 0;
+    u64 beyond = __builtin_amdgcn_ballot_w64(prefix > begin);
+    while (!beyond) {
+      first += kLanes;
+      lanes = read_lanes(lengths, first);
+      steps = steps_of(lanes);
+      prefix = read_lane(prefix, kLanes - 1) + scan_lanes(steps);
+      beyond = __builtin_amdgcn_ballot_w64(prefix > begin);
     }
+    const i32 lane = __builtin_ctzll(beyond);
+    list.b = first + lane;
+    list.sequence = lanes.of_lane(lane);
+    list.skip = begin - (read_lane(prefix, lane) - read_lane(steps, lane));
+    return list;
+  }
+
+  // Do the next `steps` of them.
+  MEMBER void take(i32 steps) {
+    skip += steps;
+    remaining -= steps;
+    in_registers(skip, remaining);
+  }
+
+  // Read anew the sequence that the rest of the range starts in, if there is a rest.
+  MEMBER void resume(const Lengths& lengths) {
+    bool is_found = remaining == 0;
+    while (!is_found) {
+      sequence = Sequence::read<Uniform>(lengths, b);
+      const i32 steps = steps_of(sequence);
+      is_found = skip < steps;
+      b += !is_found;
+      skip -= is_found ? 0 : steps;
+    }
+  }
+
+ private:
+  DEVICE i32 steps_of(const Sequence& sequence) {
+    return ceil_div(sequence.num_rows, kRows) * steps_per_group(sequence);
   }
 };

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -13,16 +11,8 @@ import numpy as np
 
 from indexer_rt import emu
 from indexer_rt.device import EmulatedDevice
-from indexer_rt.launch import WAVES_PER_WORKGROUP, Launch
+from indexer_rt.launch import Launch
 from indexer_rt.problem import Tensors
-
-
-def with_waves(launch: Launch, num_waves: int) -> Launch:
-    """Return the same launch shared out over another number of waves."""
-    offset = next(arg.offset for arg in launch.kernel.args if arg.name == "num_waves")
-    kernarg = bytearray(launch.kernarg)
-    struct.pack_into("<i", kernarg, offset, num_waves)
-    return replace(launch, grid=(-(-num_waves // WAVES_PER_WORKGROUP), 1, 1), kernarg=bytes(kernarg))
 
 
 def spans(buffer: emu.Buffer, allowed: np.ndarray) -> Iterator[emu.Buffer]:
@@ -47,7 +37,7 @@ def emulation(
         for whole in self.buffers(tensors):
             buffers += spans(whole, allowed[whole.name]) if allowed and whole.name in allowed else [whole]
         if num_waves is not None:
-            launch = with_waves(launch, num_waves)
+            launch = launch.over(num_waves)
         stats.append(emu.run(launch, buffers, strict=True, **options))
 
     with mock.patch.object(EmulatedDevice, "run", run):

@@ -41,7 +41,7 @@ def test_reads_what_the_compiler_wrote(stand_in: Path) -> None:
     (kernel,) = code_object.kernels.values()
     assert kernel.name == stand_in.stem and kernel.symbol == f"{stand_in.stem}.kd"
     assert [arg.name for arg in kernel.explicit_args] == list(launch.ABI)
-    assert kernel.kernarg_bytes == kernel.descriptor.kernarg_bytes == 168
+    assert kernel.kernarg_bytes == kernel.descriptor.kernarg_bytes == 180
     assert kernel.max_workgroup_size == 256 and kernel.wavefront_size == 64
     assert (kernel.vgpr_spills, kernel.sgpr_spills, kernel.private_bytes) == (0, 0, 0)
     assert struct.pack("<I", 0xBF810000) in kernel.code  # s_endpgm
@@ -152,22 +152,22 @@ def test_damaged_metadata_names_what_is_missing(data: bytes, old: bytes, new: by
 
 def test_metadata_and_descriptor_must_agree(data: bytes) -> None:
     at = data.index(b".kernarg_segment_size") + len(b".kernarg_segment_size") + 1
-    assert data[at] == 168  # msgpack: uint8 marker, then the value
+    assert data[at] == 180  # msgpack: uint8 marker, then the value
     with pytest.raises(
-        CodeObjectError, match=r"metadata \.kernarg_segment_size is 176, the kernel descriptor says 168"
+        CodeObjectError, match=r"metadata \.kernarg_segment_size is 184, the kernel descriptor says 180"
     ):
-        parse(with_bytes(data, at, "<B", 176))
+        parse(with_bytes(data, at, "<B", 184))
 
 
 def test_an_argument_outside_the_kernarg_segment_is_refused(data: bytes) -> None:
     at = data.index(b".offset") + len(b".offset")
-    assert data[at] == 0  # msgpack: q's offset
+    assert data[at] == 0  # msgpack: context_lens' offset
     with pytest.raises(CodeObjectError, match=r"metadata \.offset is -1, expected int"):
         parse(with_bytes(data, at, "<B", 0xFF))
-    last = data.index(b"num_waves") + len(b"num_waves") + len(b"\xa7.offset\xcc")
-    assert data[last] == 164
-    with pytest.raises(CodeObjectError, match=r"argument num_waves ends at byte 170 of a kernarg segment of 168"):
-        parse(with_bytes(data, last, "<B", 166))
+    last = data.index(b"max_model_len") + len(b"max_model_len") + len(b"\xa7.offset\xcc")
+    assert data[last] == 176
+    with pytest.raises(CodeObjectError, match=r"argument max_model_len ends at byte 182 of a kernarg segment of 180"):
+        parse(with_bytes(data, last, "<B", 178))
 
 
 def test_version_6_is_read_too(compile_kernel: Callable[..., Path]) -> None:

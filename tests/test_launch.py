@@ -59,7 +59,10 @@ def test_every_argument_lies_where_the_metadata_says(kernel: Kernel) -> None:
         "kv_chunk_stride": 256,
         "lens_per_row": 0,
         "clean_logits": 1,
+        "reach": 200,
         "num_waves": 36,
+        "waves_inverse": 119304647,
+        "page_inverse": 2**29,
     }
     assert launched.grid == (9, 1, 1) and launched.block == (256, 1, 1) and launched.lds_bytes == 0
     assert len(launched.kernarg) == kernel.kernarg_bytes
@@ -75,7 +78,7 @@ def test_absent_tensors_are_null(kernel: Kernel) -> None:
     plan = launch.plan(make_call().check(), kernel, rows_per_wave=2, num_cus=256)
     assert read(plan.at((*ADDRESSES[:5], 0, ADDRESSES[6])))["cu_seqlens_q"] == 0
     values = read(launch.plan(make_packed().check(), kernel, rows_per_wave=2, num_cus=256).at(ADDRESSES))
-    assert (values["batch"], values["next_n"], values["q_seq_stride"]) == (3, 3, 0)
+    assert (values["batch"], values["next_n"], values["q_seq_stride"]) == (3, 3, 4096)
 
 
 def test_strides_of_64_bits_survive(kernel: Kernel) -> None:
@@ -198,8 +201,11 @@ def test_a_missing_argument_shows_both_lists(compile_kernel: Callable[..., Path]
     assert message.startswith(
         f"{path}: kernel missing does not take what this runtime packs: 'logits_row_stride' is missing."
     )
-    assert "\n  the kernel takes: q(global_buffer, 8), kv_cache(global_buffer, 8), " in message
-    assert "\n  the runtime packs: q(global_buffer, 8), " in message and "logits_row_stride(by_value, 8)" in message
+    assert "\n  the kernel takes: context_lens(global_buffer, 8), cu_seqlens_q(global_buffer, 8), " in message
+    assert (
+        "\n  the runtime packs: context_lens(global_buffer, 8), " in message
+        and "logits_row_stride(by_value, 8)" in message
+    )
     assert "Rebuild the code object against this version's kernels/" in message
 
 

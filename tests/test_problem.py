@@ -123,7 +123,8 @@ def test_the_shape_of_lengths_says_what_they_are(
 def test_the_packed_form_is_described() -> None:
     problem = make_packed(counts=(2, 0, 3)).check()
     assert problem.is_packed and (problem.batch, problem.next_n, problem.num_rows) == (3, 3, 5)
-    assert (problem.q_seq_stride, problem.q_row_stride, problem.weights_row_stride) == (0, 4096, 128)
+    assert (problem.q_seq_stride, problem.q_row_stride) == (4096, 4096)
+    assert (problem.weights_seq_stride, problem.weights_row_stride) == (128, 128)
     assert not problem.lens_per_row and (problem.lens_seq_stride, problem.lens_row_stride) == (4, 0)
 
 
@@ -131,7 +132,7 @@ def test_packed_ends_of_rows_have_a_row_stride() -> None:
     call = make_packed(counts=(2, 0, 3))
     call.context_lens = torch.zeros(5, 1, dtype=torch.int32)
     problem = call.check()
-    assert problem.lens_per_row and (problem.lens_seq_stride, problem.lens_row_stride) == (0, 4)
+    assert problem.lens_per_row and (problem.lens_seq_stride, problem.lens_row_stride) == (4, 4)
 
 
 @pytest.mark.parametrize("per_row", [False, True])

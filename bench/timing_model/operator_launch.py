@@ -56,12 +56,4 @@ def operator_launch(
     plan = launch.plan(problem, kernel, rows_per_wave=entry.rows_per_wave, num_cus=NUM_CUS)
     names = ("q", "kv_cache", "weights", "context_lens", "block_tables", None, "logits")
     made = plan.at(tuple(0 if name is None else buffers[name].address for name in names))
-    return (made if num_waves is None else with_waves(made, num_waves)), list(buffers.values())
-
-
-def with_waves(made: Launch, num_waves: int) -> Launch:
-    """Return the same launch shared out over another number of waves."""
-    offset = next(arg.offset for arg in made.kernel.args if arg.name == "num_waves")
-    kernarg = bytearray(made.kernarg)
-    kernarg[offset : offset + 4] = num_waves.to_bytes(4, "little")
-    return Launch(made.kernel, (-(-num_waves // launch.WAVES_PER_WORKGROUP), 1, 1), made.block, 0, bytes(kernarg))
+    return (made if num_waves is None else made.over(num_waves)), list(buffers.values())

@@ -62,6 +62,7 @@ def run(
     step_limit: int | None = None,
     wave_order_seed: int | None = None,
     observer: Observer | None = None,
+    preload: bool = True,
 ) -> RunStats:
     """Execute a launch on the CPU.
 
@@ -70,12 +71,14 @@ def run(
     written, LDS shared without a barrier); bounds are checked either way. ``step_limit``: the most instructions one
     wave may execute. ``wave_order_seed``: shuffle the order of the workgroups. ``observer``: called before every
     step with (pc in bytes from the kernel's entry, instruction, wave numbers int64: flat workgroup id * waves + wave).
+    ``preload``: False runs a kernel that asks for preloaded arguments as firmware does that cannot preload any (LLVM,
+    AMDGPU backend guide, "Preloaded Kernel Arguments"): from the code's start, which loads them.
 
     Raises EmulatorFault, which names kernel, pc, instruction, workgroup, wave, lane and tensor where they apply;
     ValueError for a launch that no device takes.
     """
     started = time.perf_counter()
-    machine = Machine(launch, list(buffers), strict, step_limit, observer)
+    machine = Machine(launch, list(buffers), strict, step_limit, observer, preload)
     order = np.arange(machine.workgroup_count)
     if wave_order_seed is not None:
         order = np.random.default_rng(wave_order_seed).permutation(order)
@@ -88,9 +91,16 @@ class Machine:
     """Hold what all batches of one launch share."""
 
     def __init__(
-        self, launch: Launch, buffers: list[Buffer], strict: bool, step_limit: int | None, observer: Observer | None
+        self,
+        launch: Launch,
+        buffers: list[Buffer],
+        strict: bool,
+        step_limit: int | None,
+        observer: Observer | None,
+        preload: bool = True,
     ) -> None:
         kernel = launch.kernel
+        self.preloaded_dwords = kernel.descriptor.kernarg_preload_dwords if preload else 0
         self.launch, self.kernel, self.strict, self.observer = launch, kernel, strict, observer
         self.step_limit = DEFAULT_STEP_LIMIT if step_limit is None else step_limit
         block_size = launch.block[0] * launch.block[1] * launch.block[2]
@@ -173,7 +183,7 @@ class Machine:
         problem = mode_problem(mode)
         if problem is not None:
             raise EmulatorFault(f"{self.kernel.name}: its descriptor asks for {problem}, which is not modelled.")
-        entry = PRELOAD_PROLOGUE_BYTES if descriptor.kernarg_preload_dwords else 0
+        entry = PRELOAD_PROLOGUE_BYTES if self.preloaded_dwords else 0
         with np.errstate(all="ignore"):
             self._schedule(batch, Convoy(batch, waves, entry, mode, hazards, 0))
 
@@ -206,10 +216,10 @@ class Machine:
         if descriptor.sgpr_dispatch_id:
             put(0, 0)
         row += 2 * descriptor.sgpr_flat_scratch_init + descriptor.sgpr_private_segment_size
-        if descriptor.kernarg_preload_dwords:
+        if self.preloaded_dwords:
             first = descriptor.kernarg_preload_offset_dwords
             words = np.frombuffer(launch.kernarg.ljust(-(-len(launch.kernarg) // 4) * 4, b"\0"), np.uint32)
-            put(*words[first : first + descriptor.kernarg_preload_dwords])
+            put(*words[first : first + self.preloaded_dwords])
         row = max(row, descriptor.user_sgprs)
         group = np.repeat(batch.workgroups, self.waves_per_workgroup)
         grid = launch.grid

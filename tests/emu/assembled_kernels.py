@@ -19,8 +19,10 @@ _DESCRIPTOR = """
   .amdhsa_group_segment_fixed_size {lds}
   .amdhsa_private_segment_fixed_size {scratch}
   .amdhsa_kernarg_size 16
-  .amdhsa_user_sgpr_count 2
+  .amdhsa_user_sgpr_count {user_sgprs}
   .amdhsa_user_sgpr_kernarg_segment_ptr 1
+  .amdhsa_user_sgpr_kernarg_preload_length {preload[0]}
+  .amdhsa_user_sgpr_kernarg_preload_offset {preload[1]}
   .amdhsa_system_sgpr_workgroup_id_x 1
   .amdhsa_next_free_vgpr 64
   .amdhsa_next_free_sgpr 48
@@ -48,12 +50,18 @@ _METADATA = """
 
 
 def assemble(
-    bodies: dict[str, str], folder: Path, *, lds: int = 1024, scratch: dict[str, int] | None = None
+    bodies: dict[str, str],
+    folder: Path,
+    *,
+    lds: int = 1024,
+    scratch: dict[str, int] | None = None,
+    preload: dict[str, tuple[int, int]] | None = None,
 ) -> CodeObject:
     """Assemble one kernel per name.
 
     A body is instructions separated by semicolons. A kernel takes two pointers, ``input`` and ``output``, and has the
-    workgroup id x in s2. ``lds`` and ``scratch``: bytes per workgroup, and per lane of the kernels named.
+    workgroup id x in s2. ``lds`` and ``scratch``: bytes per workgroup, and per lane of the kernels named. ``preload``:
+    length and offset in dwords of the arguments preloaded from s2 on, for the kernels named; the workgroup id follows.
     """
     text = ['.amdgcn_target "amdgcn-amd-amdhsa--gfx950"', ".amdhsa_code_object_version 5", ".text"]
     metadata = [".amdgpu_metadata", "---", "amdhsa.version: [1, 2]", "amdhsa.target: amdgcn-amd-amdhsa--gfx950"]
@@ -61,7 +69,13 @@ def assemble(
     for name, body in bodies.items():
         private = (scratch or {}).get(name, 0)
         text += [f".globl {name}", ".p2align 8", f".type {name},@function"]
-        text.append(_DESCRIPTOR.format(name=name, body=body.replace(";", "\n"), lds=lds, scratch=private))
+        preloaded = (preload or {}).get(name, (0, 0))
+        text.append(
+            _DESCRIPTOR.format(
+                name=name, body=body.replace(";", "\n"), lds=lds, scratch=private, preload=preloaded,
+                user_sgprs=2 + preloaded[0],
+            )
+        )  # fmt: skip
         metadata.append(_METADATA.format(name=name, lds=lds, scratch=private).strip("\n"))
     source, obj, out = (folder / f"kernels.{suffix}" for suffix in ("s", "o", "hsaco"))
     source.write_text("\n".join([*text, *metadata, "...", ".end_amdgpu_metadata", ""]))

@@ -66,10 +66,26 @@ KERNELS = {
     "buffer_store_dword v2, v1, s[8:11], 0 offen",
 }
 
+# Dwords 1 to 3 of the arguments come preloaded in s[2:4], the workgroup id in s5. Firmware that preloads none starts at
+# the code's start and not 256 bytes in. Both ways store a number of their own, dword 2 and the workgroup id.
+KERNELS["preloaded"] = (
+    "s_load_dword s2, s[0:1], 0x4; s_load_dword s3, s[0:1], 0x8; s_load_dword s4, s[0:1], 0xc; "
+    "s_waitcnt lgkmcnt(0); s_movk_i32 s8, 11; "
+    "s_branch together; .p2align 8; s_movk_i32 s8, 22; together:; v_mov_b32 v1, 0; v_mov_b32 v2, s8; v_mov_b32 v3, s3; "
+    "v_mov_b32 v4, s5; s_mov_b32 s6, s3; s_mov_b32 s7, s4; global_store_dwordx3 v1, v[2:4], s[6:7]"
+)
+
 
 @pytest.fixture(scope="module")
 def code_object(tmp_path_factory):
-    return assemble(KERNELS, tmp_path_factory.mktemp("kernels"), scratch={"scratch": 64})
+    folder = tmp_path_factory.mktemp("kernels")
+    return assemble(KERNELS, folder, scratch={"scratch": 64}, preload={"preloaded": (3, 1)})
+
+
+@pytest.mark.parametrize(("preload", "way"), [(True, 22), (False, 11)])
+def test_arguments_are_preloaded_where_the_firmware_can(code_object, preload, way):
+    outcome = Outcome(code_object, "preloaded", preload=preload)
+    assert outcome.result[:4].tolist() == [way, OUTPUT, 0, 7]
 
 
 class Outcome:
