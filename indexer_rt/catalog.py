@@ -146,8 +146,11 @@ class Catalog:
             if (entry.num_heads, entry.head_dim, entry.addressing) == (num_heads, head_dim, addressing)
         )
 
-    def choose(self, problem: Problem, rows_per_wave: int | None = None) -> Entry:
-        """Choose the code object for a problem. Raises ValueError with the reason of ``why_not`` when there is none."""
+    def choose(self, problem: Problem, rows_per_wave: int | None = None, *, num_cus: int) -> Entry:
+        """Choose the code object for a problem on a device of ``num_cus`` compute units.
+
+        Raises ValueError with the reason of ``why_not`` when there is none.
+        """
         reason = self.why_not(
             problem.num_heads,
             problem.head_dim,
@@ -159,7 +162,8 @@ class Catalog:
         if reason is not None:
             raise ValueError(reason)
         addressing = addressing_of(problem.block_kv)
-        rows = rows_per_wave or best_rows(problem.next_n, self.rows(problem.num_heads, problem.head_dim, addressing))
+        available = self.rows(problem.num_heads, problem.head_dim, addressing)
+        rows = rows_per_wave or best_rows(problem.next_n, available, problem.steps / num_cus)
         wanted = (problem.num_heads, problem.head_dim, rows, addressing)
         return next(
             entry
@@ -173,14 +177,23 @@ def addressing_of(block_kv: int) -> str:
     return "page" if block_kv % PAGE_MULTIPLE == 0 else "gather"
 
 
-def best_rows(next_n: int, available: list[int]) -> int:
+FEW_UNITS = {1: 6, 2: 12}
+"""Rows per wave -> units of work (64 tokens of a group of so many rows) per compute unit of the device, up to which the
+timing model finds no other number of rows faster: ``python -m bench.timing_model rows`` derives it."""
+
+
+def best_rows(next_n: int, available: list[int], steps_per_cu: float, few_units: dict[int, int] | None = None) -> int:
     """Choose the rows per wave for ``next_n`` rows of a sequence.
 
-    Each group of rows streams the sequence's keys once, so fewest groups win; among equals the smallest size, which
-    wastes least in the last group. Sizes above next_n only waste, so they are taken only when nothing else is there.
+    ``steps_per_cu``: steps of 64 tokens, of all sequences, over the compute units of the device. The smallest size
+    whose units are few (FEW_UNITS) wins: all of them run at once. Otherwise the keys decide, which each group of rows
+    streams once: fewest groups win; among equals the smallest size, which wastes least in the last group.
     """
-    fitting = [rows for rows in available if rows <= next_n] or [min(available)]
-    return min(fitting, key=lambda rows: (-(-next_n // rows), rows))
+    few = FEW_UNITS if few_units is None else few_units
+    for rows in sorted(available):
+        if -(-next_n // rows) * steps_per_cu <= few.get(rows, 0):
+            return rows
+    return min(available, key=lambda rows: (-(-next_n // rows), rows))
 
 
 def _one_of(values: list[int] | tuple[int, ...]) -> str:

@@ -64,7 +64,7 @@ def run_case(workload: Workload, device: torch.device, generator: torch.Generato
     verdict = Comparison(step, options).of(logits.cpu())
     where = "emulator" if device.type == "cpu" else str(device)
     return Outcome(
-        describe(workload), choose_variant(step, options).name, where, verdict.error, verdict.mask_equal, seconds
+        describe(workload), choose_variant(on_device, options).name, where, verdict.error, verdict.mask_equal, seconds
     )
 
 

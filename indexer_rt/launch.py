@@ -12,14 +12,12 @@ from dataclasses import dataclass, field, replace
 from .code_object import Arg, Kernel
 from .errors import AbiMismatch
 from .kv_cache import TILE
-from .manifest import SIMDS_PER_CU, waves_per_simd
+from .manifest import SIMDS_PER_CU, STEP_TOKENS, waves_per_simd
 from .problem import Problem, Tensors
 
 WAVES_PER_WORKGROUP = 4
 WAVE_SIZE = 64
 BLOCK = (WAVES_PER_WORKGROUP * WAVE_SIZE, 1, 1)
-UNIT_TOKENS = 64
-"""Tokens of one unit of work: a wave takes one group of rows through this many keys a step."""
 
 MAX_WORK_ITEMS = 2**32
 """HIP refuses a dimension of the grid with this many work-items or more (hipModuleLaunchKernel)."""
@@ -153,7 +151,7 @@ def waves(problem: Problem, kernel: Kernel, *, rows_per_wave: int, num_cus: int)
     """
     columns = problem.max_model_len if problem.clean_logits else problem.reach
     groups = -(-problem.next_n // rows_per_wave)
-    units = problem.batch * groups * -(-columns // UNIT_TOKENS)
+    units = problem.batch * groups * -(-columns // STEP_TOKENS)
     return min(num_cus * SIMDS_PER_CU * max(1, waves_per_simd(kernel)), max(1, units))
 
 

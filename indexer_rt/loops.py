@@ -13,9 +13,8 @@ from .code_object import Kernel
 from .emu import Instruction
 from .errors import CodeObjectError
 from .flow import Flow, kind_of, wait_counts
-from .manifest import waves_per_simd
+from .manifest import STEP_TOKENS, waves_per_simd
 
-STEP_TOKENS = 64
 ROW_TILE_MACS = 32 * 32 * 128
 WAVE_SIZE = 64
 

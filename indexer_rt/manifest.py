@@ -24,6 +24,9 @@ KEYS = (
 # Contraction length that the kernel is written for (design: head_dim 128).
 HEAD_DIM = 128
 
+# Keys that a wave takes its rows through at a time: a step. One group of rows in one step is a unit of work.
+STEP_TOKENS = 64
+
 # A compute unit has 4 SIMDs, each with 512 registers a lane and 8 wave slots, and 160 KiB of LDS (CDNA4).
 SIMDS_PER_CU = 4
 REGISTERS_PER_SIMD = 512

@@ -316,8 +316,8 @@ class Runtime:
         )
         if rows_per_wave is not None and type(rows_per_wave) is not int:
             raise TypeError(f"rows_per_wave: expected an int or None, got {type(rows_per_wave).__name__}.")
-        entry = self.catalog.choose(problem, rows_per_wave)
         end = devices.of(torch_gpu.current().device_of(tensors.q))
+        entry = self.catalog.choose(problem, rows_per_wave, num_cus=end.num_cus)
         kernel = self.kernel(entry)
         plan = launch.plan(problem, kernel, rows_per_wave=entry.rows_per_wave, num_cus=end.num_cus)
         _log.debug("%s on %s: %d waves for %s", entry.name, end.name, plan.num_waves, problem)

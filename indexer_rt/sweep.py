@@ -112,7 +112,7 @@ def run_case(case: Case) -> Row:
     logits = ops.fp8_paged_mqa_logits(*on_device, **options).cpu()
     seconds = time.perf_counter() - start
     verdict = Comparison(step, options).of(logits)
-    variant = choose_variant(step, options)
+    variant = choose_variant(on_device, options)
     return Row(
         case=case.name,
         variant=variant.name,

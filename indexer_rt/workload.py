@@ -107,8 +107,8 @@ def find_device() -> tuple[torch.device, str]:
 
 
 def choose_variant(step: Step, options: Options) -> Entry:
-    """Return the catalog's entry of the code object that the op chooses for a step."""
+    """Return the catalog's entry of the code object that the op chooses for a step, on the device that it lies on."""
     tensors = Tensors(*step, cu_seqlens_q=None, logits=None)
     folder = environment.current().hsaco_dir
     catalog = Catalog.shipped() if folder is None else Catalog.read(folder)
-    return catalog.choose(Problem.check(tensors, **options))
+    return catalog.choose(Problem.check(tensors, **options), num_cus=devices.of(step.q_fp8.device).num_cus)

@@ -11,7 +11,7 @@ from pathlib import Path
 import hip_standin
 import pytest
 
-from indexer_rt import call, environment, hip, launch, ops, torch_gpu
+from indexer_rt import call, catalog, environment, hip, launch, ops, torch_gpu
 
 # bench/ is not installed; an installed indexer_rt still comes first.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -128,3 +128,13 @@ def pytest_terminal_summary(terminalreporter) -> None:
         for text, _ in sorted(lines):
             terminalreporter.write_line(text[:160])
         terminalreporter.write_line(f"score: {sum(passed for _, passed in lines)} of {len(lines)} caught")
+
+
+@pytest.fixture(autouse=True)
+def choice_for_large_problems(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose rows per wave as for large problems: the tests' are small, and would hardly meet a kernel of many rows.
+
+    Not in tests marked ``choice_as_shipped``.
+    """
+    if request.node.get_closest_marker("choice_as_shipped") is None:
+        monkeypatch.setattr(catalog, "FEW_UNITS", {})

@@ -48,7 +48,7 @@ def write_manifest(folder: Path, lines: Any) -> Path:
         (2, 2),
         (3, 3),
         (4, 4),
-        (5, 3),
+        (5, 6),
         (6, 6),
         (7, 4),
         (8, 4),
@@ -61,19 +61,36 @@ def write_manifest(folder: Path, lines: Any) -> Path:
     ],
 )
 def test_groups_are_few_and_balanced(next_n: int, rows: int) -> None:
-    assert best_rows(next_n, ALL_ROWS) == rows
+    assert best_rows(next_n, ALL_ROWS, 1000) == rows
 
 
 def test_rows_come_from_what_is_there() -> None:
-    assert best_rows(4, [1, 2]) == 2
-    assert best_rows(5, [2]) == 2
-    assert best_rows(1, [3, 6]) == 3
-    assert best_rows(0, ALL_ROWS) == 1
+    assert best_rows(4, [1, 2], 1000) == 2
+    assert best_rows(5, [2], 1000) == 2
+    assert best_rows(1, [3, 6], 1000) == 3
+    assert best_rows(0, ALL_ROWS, 1000) == 1
+
+
+@pytest.mark.choice_as_shipped
+@pytest.mark.parametrize(
+    "next_n, steps_per_cu, wanted",
+    [
+        (6, 0.125, 1),  # 0.75 units of one row per compute unit
+        (6, 1, 1),  # 6
+        (6, 1.01, 2),  # 6.06 of one row, 3.03 of two
+        (6, 4, 2),  # 12 of two
+        (6, 4.01, 6),
+        (5, 3, 2),  # three groups
+        (1, 1000, 1),
+    ],
+)
+def test_rows_are_few_while_all_units_run_at_once(next_n: int, steps_per_cu: float, wanted: int) -> None:
+    assert best_rows(next_n, ALL_ROWS, steps_per_cu) == wanted
 
 
 @pytest.mark.parametrize("block_kv", [1, 2, 4, 8])
 def test_small_blocks_are_gathered(folder: Path, block_kv: int) -> None:
-    entry = Catalog.read(folder).choose(make_call(block_kv=block_kv, preshuffle=False).check())
+    entry = Catalog.read(folder).choose(make_call(block_kv=block_kv, preshuffle=False).check(), num_cus=1)
     assert (entry.name, entry.addressing, entry.rows_per_wave) == (name_of(1, "gather"), "gather", 1)
 
 
@@ -81,13 +98,13 @@ def test_small_blocks_are_gathered(folder: Path, block_kv: int) -> None:
 @pytest.mark.parametrize("block_kv", [16, 48, 64, 128, 640])
 def test_multiples_of_16_are_pages(folder: Path, block_kv: int, preshuffle: bool) -> None:
     call = make_call(block_kv=block_kv, preshuffle=preshuffle, next_n=5)
-    assert Catalog.read(folder).choose(call.check()).name == name_of(3, "page")
+    assert Catalog.read(folder).choose(call.check(), num_cus=1).name == name_of(6, "page")
 
 
 def test_rows_can_be_chosen_by_hand(folder: Path) -> None:
     catalog = Catalog.read(folder)
-    assert catalog.choose(make_call().check(), 6).name == name_of(6, "page")
-    assert catalog.choose(make_packed(counts=(1, 4)).check()).name == name_of(4, "page")
+    assert catalog.choose(make_call().check(), 6, num_cus=1).name == name_of(6, "page")
+    assert catalog.choose(make_packed(counts=(1, 4)).check(), num_cus=1).name == name_of(4, "page")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +160,7 @@ def test_a_folder_without_one_addressing_says_so(folder: Path) -> None:
 
 def test_choose_raises_the_reason(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"^num_heads: expected 32, got 8\.$"):
-        Catalog.read(folder).choose(make_call(heads=8).check())
+        Catalog.read(folder).choose(make_call(heads=8).check(), num_cus=1)
 
 
 def test_addressing_follows_the_block_size() -> None:

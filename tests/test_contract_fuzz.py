@@ -159,6 +159,7 @@ def _reshaped(tensors: dict[str, torch.Tensor], problem: Random) -> dict[str, to
     return result
 
 
+@pytest.mark.choice_as_shipped
 @pytest.mark.parametrize("addressing", BLOCKS)
 @pytest.mark.parametrize("is_packed", [False, True], ids=["native", "packed"])
 @pytest.mark.parametrize("num_heads", [8, 16, 32, 64])

@@ -1,13 +1,14 @@
 """Each part of the timing model against small cases worked out by hand, and the whole against the published times."""
 
+import csv
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from bench.timing_model import baseline, fit
-from bench.timing_model.__main__ import RESULTS
+from bench.timing_model import baseline, fit, rows
+from bench.timing_model.__main__ import CHOICES, RESULTS
 from bench.timing_model.caches import Levels, Samples, levels_of, warm_share
 from bench.timing_model.compute_unit import ComputeUnit, WaveWork, compile_instruction
 from bench.timing_model.constants import Constants
@@ -15,6 +16,7 @@ from bench.timing_model.operator_launch import operator_launch
 from bench.timing_model.prediction import bandwidth_share, place, predict, resident_workgroups
 from bench.timing_model.trace import Access, Stretch, Tracer, access_of
 from indexer_rt import emu, reference
+from indexer_rt.catalog import FEW_UNITS
 
 # Round numbers, so that the expected clocks can be read off.
 PLAIN = Constants(
@@ -374,3 +376,10 @@ def test_model_keeps_its_error_on_the_baseline():
 def test_results_are_marked_modelled():
     text = RESULTS.read_text()
     assert all(line.startswith("modelled,") for line in text.splitlines()[1:])
+
+
+def test_the_table_is_what_the_timing_model_derives() -> None:
+    with CHOICES.open() as lines:
+        measured = [rows.read(line) for line in csv.DictReader(lines)]
+    assert len(measured) > 200 and rows.derive(measured) == FEW_UNITS
+    assert rows.regret(measured, FEW_UNITS)[0] < rows.regret(measured, {})[0] / 2

@@ -1,17 +1,20 @@
-"""Run the timing model: ``python -m bench.timing_model predict|errors|fit|constants``."""
+"""Run the timing model: ``python -m bench.timing_model predict|errors|fit|rows|constants``."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from indexer_rt import table
+from indexer_rt.catalog import FEW_UNITS
 
-from . import fit, report
+from . import fit, report, rows
 from .constants import FITTED, Constants
 
 ROOT = Path(__file__).resolve().parents[2]
+CHOICES = ROOT / "bench" / "results" / "rows.csv"
 RESULTS, FIGURES = ROOT / "bench" / "results" / "modelled.csv", ROOT / "indexer_rt" / "figures" / "modelled.csv"
 
 
@@ -23,10 +26,13 @@ def main() -> int:
     )
     commands.add_parser("errors", help="errors of the model on the published times of the baseline")
     commands.add_parser("fit", help="fit the fitted constants anew (minutes)")
+    commands.add_parser("rows", help=f"derive the table that chooses rows per wave (minutes); writes {CHOICES.name}")
     commands.add_parser("constants", help="every constant and its source")
     command = parser.parse_args().command
     if command == "constants":
         print(*table.lines_of(("constant", "value", "unit", "source"), Constants().table(), left=4), sep="\n")
+    elif command == "rows":
+        print_rows()
     elif command == "predict":
         print_predictions()
     else:
@@ -35,17 +41,31 @@ def main() -> int:
 
 
 def print_predictions() -> None:
-    rows = []
+    modelled = []
     for row in report.modelled_rows():
-        rows.append(row)
+        modelled.append(row)
         print(f"{row.shape.name}: {row.time_us:.1f} us modelled", file=sys.stderr, flush=True)
-    print(report.text(rows))
+    print(report.text(modelled))
     for block_kv in (1, 64):
-        speedup = report.geomean_speedup(rows, fit.KERNEL, block_kv)
+        speedup = report.geomean_speedup(modelled, fit.KERNEL, block_kv)
         print(f"block {block_kv}: geometric mean of published hip time over ours: {speedup:.2f} (ours modelled)")
     commit = report.commit()
-    RESULTS.write_text(report.csv_text(rows, commit))
-    FIGURES.write_text(report.figures_text(rows, commit))
+    RESULTS.write_text(report.csv_text(modelled, commit))
+    FIGURES.write_text(report.figures_text(modelled, commit))
+
+
+def print_rows() -> None:
+    measured = []
+    for times in rows.model_all(os.cpu_count() or 1):
+        measured.append(times)
+        print(f"{times.shape.name}: {rows.cell(times)} us modelled", file=sys.stderr, flush=True)
+    derived = rows.derive(measured)
+    for title, few_units in (("derived", derived), ("in use", FEW_UNITS), ("fewest groups always", {})):
+        middle, worst = rows.regret(measured, few_units)
+        print(
+            f"{title}: {few_units}: slower than the best choice by {middle:.1%} (geometric mean), {worst:.0%} at worst"
+        )
+    CHOICES.write_text(report.csv_of(rows.COLUMNS, (rows.line(times) for times in measured)))
 
 
 def print_errors(result: fit.Fitted) -> None:

@@ -51,7 +51,9 @@ def operator_launch(
         table_row_stride=width * 4,
         logits_row_stride=case.max_model_len * 4,
     )
-    entry = (Catalog.shipped() if folder is None else Catalog.read(folder)).choose(problem, rows_per_wave)
+    entry = (Catalog.shipped() if folder is None else Catalog.read(folder)).choose(
+        problem, rows_per_wave, num_cus=NUM_CUS
+    )
     kernel = manifest.only_kernel(CodeObject.read(entry.path))
     plan = launch.plan(problem, kernel, rows_per_wave=entry.rows_per_wave, num_cus=NUM_CUS)
     names = ("q", "kv_cache", "weights", "context_lens", "block_tables", None, "logits")

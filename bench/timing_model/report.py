@@ -77,15 +77,16 @@ def commit() -> str:
 
 def csv_text(rows: Iterable[Row], commit_hash: str) -> str:
     """Return the table as CSV; the first column says that it is modelled, the last of which commit."""
-    return _csv((*COLUMNS, "commit"), ((*row.cells(), commit_hash) for row in rows))
+    return csv_of((*COLUMNS, "commit"), ((*row.cells(), commit_hash) for row in rows))
 
 
 def figures_text(rows: Iterable[Row], commit_hash: str) -> str:
     """Return what ships with the package, for ``indexer-rt bench`` to print."""
-    return _csv(FIGURES, ((row.shape.name, f"{row.time_us:.2f}", row.binding, commit_hash) for row in rows))
+    return csv_of(FIGURES, ((row.shape.name, f"{row.time_us:.2f}", row.binding, commit_hash) for row in rows))
 
 
-def _csv(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def csv_of(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a CSV file's text."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(headings)
