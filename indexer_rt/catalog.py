@@ -179,7 +179,7 @@ def addressing_of(block_kv: int) -> str:
 
 FEW_UNITS = {1: 6, 2: 12}
 """Rows per wave -> units of work (64 tokens of a group of so many rows) per compute unit of the device, up to which the
-timing model finds no other number of rows faster: ``python -m bench.timing_model rows`` derives it."""
+timing model finds no other number of rows faster: ``python -m bench.timing_model choice`` derives it."""
 
 
 def best_rows(next_n: int, available: list[int], steps_per_cu: float, few_units: dict[int, int] | None = None) -> int:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from bench.timing_model import baseline, fit, rows
-from bench.timing_model.__main__ import CHOICES, RESULTS
+from bench.timing_model import baseline, choice, fit
+from bench.timing_model.__main__ import CHOICE, RESULTS
 from bench.timing_model.caches import Levels, Samples, levels_of, warm_share
 from bench.timing_model.compute_unit import ComputeUnit, WaveWork, compile_instruction
 from bench.timing_model.constants import Constants
@@ -379,7 +379,8 @@ def test_results_are_marked_modelled():
 
 
 def test_the_table_is_what_the_timing_model_derives() -> None:
-    with CHOICES.open() as lines:
-        measured = [rows.read(line) for line in csv.DictReader(lines)]
-    assert len(measured) > 200 and rows.derive(measured) == FEW_UNITS
-    assert rows.regret(measured, FEW_UNITS)[0] < rows.regret(measured, {})[0] / 2
+    with CHOICE.open() as lines:
+        measured = [choice.read(line) for line in csv.DictReader(lines)]
+    assert len(measured) > 200 and choice.derive(measured) == FEW_UNITS
+    assert choice.regret(measured, FEW_UNITS)[0] < choice.regret(measured, {})[0] / 2
+    assert all(choice.loss(measured, share) > 0 for share in choice.SHARES)

@@ -1,4 +1,4 @@
-"""Run the timing model: ``python -m bench.timing_model predict|errors|fit|rows|constants``."""
+"""Run the timing model: ``python -m bench.timing_model predict|errors|fit|choice|constants``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from indexer_rt import table
 from indexer_rt.catalog import FEW_UNITS
 
-from . import fit, report, rows
+from . import choice, fit, report
 from .constants import FITTED, Constants
 
 ROOT = Path(__file__).resolve().parents[2]
-CHOICES = ROOT / "bench" / "results" / "rows.csv"
+CHOICE = ROOT / "bench" / "results" / "choice.csv"
 RESULTS, FIGURES = ROOT / "bench" / "results" / "modelled.csv", ROOT / "indexer_rt" / "figures" / "modelled.csv"
 
 
@@ -26,13 +26,13 @@ def main() -> int:
     )
     commands.add_parser("errors", help="errors of the model on the published times of the baseline")
     commands.add_parser("fit", help="fit the fitted constants anew (minutes)")
-    commands.add_parser("rows", help=f"derive the table that chooses rows per wave (minutes); writes {CHOICES.name}")
+    commands.add_parser("choice", help=f"derive what the host chooses from shapes (minutes); writes {CHOICE.name}")
     commands.add_parser("constants", help="every constant and its source")
     command = parser.parse_args().command
     if command == "constants":
         print(*table.lines_of(("constant", "value", "unit", "source"), Constants().table(), left=4), sep="\n")
-    elif command == "rows":
-        print_rows()
+    elif command == "choice":
+        print_choice()
     elif command == "predict":
         print_predictions()
     else:
@@ -54,18 +54,20 @@ def print_predictions() -> None:
     FIGURES.write_text(report.figures_text(modelled, commit))
 
 
-def print_rows() -> None:
+def print_choice() -> None:
     measured = []
-    for times in rows.model_all(os.cpu_count() or 1):
+    for times in choice.model_all(os.cpu_count() or 1):
         measured.append(times)
-        print(f"{times.shape.name}: {rows.cell(times)} us modelled", file=sys.stderr, flush=True)
-    derived = rows.derive(measured)
+        print("; ".join(choice.line(times)), file=sys.stderr, flush=True)
+    derived = choice.derive(measured)
     for title, few_units in (("derived", derived), ("in use", FEW_UNITS), ("fewest groups always", {})):
-        middle, worst = rows.regret(measured, few_units)
+        middle, worst = choice.regret(measured, few_units)
         print(
             f"{title}: {few_units}: slower than the best choice by {middle:.1%} (geometric mean), {worst:.0%} at worst"
         )
-    CHOICES.write_text(report.csv_of(rows.COLUMNS, (rows.line(times) for times in measured)))
+    for share in choice.SHARES:
+        print(f"{share:.0%} of the waves: slower than all by {choice.loss(measured, share):.1%} (geometric mean)")
+    CHOICE.write_text(report.csv_of(choice.COLUMNS, map(choice.line, measured)))
 
 
 def print_errors(result: fit.Fitted) -> None:

@@ -60,6 +60,8 @@ class Constants:
     hbm_tbps: float = _constant(5.8, "TB/s", "public elementwise add on MI355X; 8.0 peak")
 
     dispatch: int = _constant(8, "clocks per wave and XCD", "workgroup dispatcher: assumed")
+    # NOTE: nothing published tells. At the worst it is as long as one miss, infinity_latency.
+    preload: int = _constant(0, "clocks", "preload of kernel arguments: assumed hidden behind the rest of the dispatch")
     launch_us: float = _constant(0.517, "us", "fitted")
 
     def having(self, **changes: Any) -> Constants:

@@ -143,14 +143,16 @@ def evaluate(studied: Study, constants: Constants, limit: int = INSTRUCTION_LIMI
     """Simulate the chosen CU of a traced launch."""
     trace, per_group = studied.trace, studied.waves_per_workgroup
     unit = ComputeUnit(constants, trace.stretches, studied.levels, bandwidth_share(studied.cu_bytes))
+    preload = constants.preload if studied.launch.kernel.descriptor.kernarg_preload_dwords else 0
     groups = []
     for group, turn in zip(studied.workgroups, studied.starts, strict=True):
         members = range(group * per_group, (group + 1) * per_group)
         works = [WaveWork(trace.paths[w], trace.accesses.get(w, [])) for w in members]
-        groups.append((float(turn * constants.dispatch), works))
+        groups.append((float(turn * constants.dispatch + preload), works))
     outcome = unit.run(groups, studied.resident, limit)
     time_us = constants.launch_us + outcome.clocks / constants.clock_ghz / 1000
-    name, use = max(outcome.busy.items(), key=lambda item: item[1])
+    busy = outcome.busy | {"dispatch": max((start for start, _ in groups), default=0.0) / max(1.0, outcome.clocks)}
+    name, use = max(busy.items(), key=lambda item: item[1])
     if use >= BUSY:
         binding = f"{name} {use:.0%} busy"
     elif outcome.clocks / constants.clock_ghz / 1000 < constants.launch_us:
@@ -159,7 +161,7 @@ def evaluate(studied: Study, constants: Constants, limit: int = INSTRUCTION_LIMI
         binding = f"latency: waves wait {outcome.waiting:.0%} ({name} {use:.0%})"
     waves = min(len(studied.workgroups), studied.resident) * per_group / constants.simds
     return Prediction(
-        time_us, binding, outcome.busy, outcome.waiting, studied.levels.footprint, studied.levels.warm,
+        time_us, binding, busy, outcome.waiting, studied.levels.footprint, studied.levels.warm,
         studied.imbalance, waves,
     )  # fmt: skip
 
