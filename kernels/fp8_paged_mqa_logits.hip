@@ -17,7 +17,8 @@ constexpr bool kGather = GATHER;
 constexpr i32 kHeadTiles = (kNumHeads + kTile - 1) / kTile;
 
 // Head tiles whose scores are in registers at once, twice over: those being weighed and those being computed. Where the
-// rest leaves no room (64 heads, 3 rows, a page table entry per token), one less saves the register that clang 21 spills.
+// rest leaves no room (64 heads, 3 rows, a page table entry per token), one less saves the register that clang 21
+// spills.
 constexpr bool kIsFull = kGather && kHeadTiles == 4 && kRows == 3;
 constexpr i32 kTilesScored = kHeadTiles == 1 || kIsFull ? 1 : 2;
 constexpr i32 kParts = kHeadTiles / kTilesScored;
@@ -70,7 +71,8 @@ struct RowGroup {
 #pragma unroll
       for (i32 tile = 0; tile < kHeadTiles; ++tile) {
         group.queries[r][tile] = heads.load_token<Buffer::kKept>(q_lane, q_lane + kHeadDim / 2, tile * kTileBytes);
-        group.weights[r][tile] = __builtin_bit_cast(f32x4, head_weights.load_x4<Buffer::kKept>(w_lane, tile * kTile * 4));
+        const i32x4 loaded = head_weights.load_x4<Buffer::kKept>(w_lane, tile * kTile * 4);
+        group.weights[r][tile] = __builtin_bit_cast(f32x4, loaded);
       }
       const bool another = r + 1 < rows.count;
       q += another ? t.q_row_stride : 0;
@@ -88,7 +90,8 @@ struct RowGroup {
   }
 };
 
-// One piece of matrix work and of the vector work that follows it: one part of the heads of one row, on one tile of tokens.
+// One piece of matrix work and of the vector work that follows it: one part of the heads of one row, on one tile of
+// tokens.
 struct Piece {
   i32 row, tile, part;
 
@@ -104,8 +107,10 @@ struct Scores {
 DEVICE Scores score(const RowGroup& group, const KvStage<kGather>& stage, Piece piece) {
   Scores scores;
 #pragma unroll
-  for (i32 i = 0; i < kTilesScored; ++i)
-    scores.tiles[i] = mfma_16x16x128_fp8(group.queries[piece.row][piece.part * kTilesScored + i], stage.keys[piece.tile]);
+  for (i32 i = 0; i < kTilesScored; ++i) {
+    const i32x8& queries = group.queries[piece.row][piece.part * kTilesScored + i];
+    scores.tiles[i] = mfma_16x16x128_fp8(queries, stage.keys[piece.tile]);
+  }
   return scores;
 }
 
@@ -151,7 +156,8 @@ DEVICE void compute_step(const RowGroup& group, const KvStage<kGather>& stage, i
 
 // Steps [begin, end) of one group of rows of sequence b. A last step that is not a whole one comes first, because its
 // loads differ; then two stages take turns, so that the keys of the next step are on their way while one is computed.
-DEVICE void run_steps(const Tensors& t, const Lengths& lengths, const Sequence& sequence, i32 b, i32 first_row, i32 begin, i32 end) {
+DEVICE void run_steps(const Tensors& t, const Lengths& lengths, const Sequence& sequence, i32 b, i32 first_row,
+                      i32 begin, i32 end) {
   const Rows rows = Rows::of(lengths, sequence, first_row);
   const i32 tokens = rows.longest;
   end = min(end, ceil_div(tokens, kStep));
@@ -200,14 +206,16 @@ DEVICE void clean_tails(const Problem& p, i32 wave) {
       const i32 row = sequence.first_row + n, end = sequence.end(p.lengths, n);
       Global<float>* cells = reinterpret_cast<Global<float>*>(p.tensors.logits + row * p.tensors.logits_row_stride);
       for (i32 chunk = (wave + row) % num_waves; chunk < chunks; chunk += num_waves)
-        for (i32 cell = max(chunk * kCells, end / kLanes * kLanes) + lane_id(); cell < min((chunk + 1) * kCells, max_model_len); cell += kLanes)
+        for (i32 cell = max(chunk * kCells, end / kLanes * kLanes) + lane_id();
+             cell < min((chunk + 1) * kCells, max_model_len); cell += kLanes)
           if (cell >= end) cells[cell] = -__builtin_inff();
     }
   }
 }
 
 DEVICE void run(Lengths lengths, const Division& division, Constant<Problem>* kernargs) {
-  const i32 wave = uniform(__builtin_amdgcn_workgroup_id_x() * kWavesPerBlock + __builtin_amdgcn_workitem_id_x() / kLanes);
+  const i32 in_block = __builtin_amdgcn_workitem_id_x() / kLanes;
+  const i32 wave = uniform(__builtin_amdgcn_workgroup_id_x() * kWavesPerBlock + in_block);
 
   // The other arguments are on their way while the lengths are.
   Tensors tensors = kernargs->tensors;
@@ -235,7 +243,7 @@ DEVICE void run(Lengths lengths, const Division& division, Constant<Problem>* ke
   }
 }
 
-// The arguments named here come in scalar registers; the others are read from the kernarg segment.
+// The arguments that `run` is given by name come preloaded; it reads the others from the kernarg segment.
 #pragma clang diagnostic ignored "-Wunused-parameter"
 extern "C" __attribute__((global, amdgpu_flat_work_group_size(kLanes * kWavesPerBlock, kLanes * kWavesPerBlock),
                           amdgpu_waves_per_eu(WAVES_PER_SIMD, WAVES_PER_SIMD))) void

@@ -15,7 +15,6 @@ using u8 = unsigned char;
 
 // 16 bytes that are only known to lie at a multiple of 4: one global_load_dwordx4, legal on gfx950's global memory.
 using i32x4_at4 = int __attribute__((ext_vector_type(4), aligned(4)));
-using f32x4_at4 = float __attribute__((ext_vector_type(4), aligned(4)));
 
 #define MEMBER __attribute__((device, always_inline))
 #define DEVICE static MEMBER
@@ -23,8 +22,8 @@ using f32x4_at4 = float __attribute__((ext_vector_type(4), aligned(4)));
 constexpr i32 kLanes = 64;
 constexpr i32 kWavesPerBlock = 4;
 
-// Device memory, and memory that no launch writes: at a wave-uniform address the latter is read by s_load, which has its
-// own counter (lgkmcnt).
+// Device memory, and memory that no launch writes: at a wave-uniform address the latter is read by s_load, which has
+// its own counter (lgkmcnt).
 template <typename T>
 using Global = T __attribute__((address_space(1)));
 template <typename T>
@@ -41,9 +40,9 @@ DEVICE T scalar_load(Bytes at) {
   return *reinterpret_cast<Constant<T>*>(reinterpret_cast<u64>(at));
 }
 
-// The value, of which the compiler no longer knows where it came from: it is in a scalar register here, and what is read
-// through it, if it is a pointer, is read again rather than kept. NOTE: the only inline assembly; it emits no instruction,
-// and no builtin hides a value so.
+// The value, of which the compiler no longer knows where it came from: it is in a scalar register here, and what is
+// read through it, if it is a pointer, is read again rather than kept.
+// NOTE: the only inline assembly; it emits no instruction, and no builtin hides a value so.
 template <typename T>
 DEVICE void in_register(T& value) {
   asm volatile("" : "+s"(value));
@@ -56,7 +55,7 @@ DEVICE void in_registers(T&... values) {
 DEVICE i32 min(i32 a, i32 b) { return a < b ? a : b; }
 DEVICE u32 min(u32 a, u32 b) { return a < b ? a : b; }
 DEVICE i32 max(i32 a, i32 b) { return a > b ? a : b; }
-DEVICE i32 ceil_div(i32 a, i32 b) { return static_cast<i32>((static_cast<u32>(a) + static_cast<u32>(b) - 1) / static_cast<u32>(b)); }
+DEVICE i32 ceil_div(u32 a, u32 b) { return (a + b - 1) / b; }
 
 DEVICE i32 lane_id() { return __builtin_amdgcn_workitem_id_x() % kLanes; }
 DEVICE i32 uniform(i32 value) { return __builtin_amdgcn_readfirstlane(value); }
@@ -96,8 +95,8 @@ DEVICE void swap_rows(float& a, float& b) {
 template <i32 kRow, typename T>
 DEVICE T replace_row(T value, T other) {
   constexpr i32 kSameLane = 0xe4;  // quad_perm:[0,1,2,3]
-  return __builtin_bit_cast(T, __builtin_amdgcn_update_dpp(__builtin_bit_cast(i32, value), __builtin_bit_cast(i32, other),
-                                                           kSameLane, 1 << kRow, 0xf, false));
+  const i32 old = __builtin_bit_cast(i32, value), source = __builtin_bit_cast(i32, other);
+  return __builtin_bit_cast(T, __builtin_amdgcn_update_dpp(old, source, kSameLane, 1 << kRow, 0xf, false));
 }
 
 // One step of a scan over lanes: adds what the DPP control names, 0 where a lane has no source.
@@ -128,11 +127,13 @@ struct Buffer {
 
   DEVICE Buffer of(Bytes base, u32 bytes) {
     constexpr i32 kDataFormat32 = 0x00020000;
-    return {__builtin_amdgcn_make_buffer_rsrc(reinterpret_cast<void*>(reinterpret_cast<u64>(base)), 0, bytes, kDataFormat32)};
+    void* address = reinterpret_cast<void*>(reinterpret_cast<u64>(base));
+    return {__builtin_amdgcn_make_buffer_rsrc(address, 0, bytes, kDataFormat32)};
   }
   template <i32 kPolicy>
   MEMBER i32x4 load_x4(u32 lane_offset, u32 scalar_offset) const {
-    return __builtin_bit_cast(i32x4, __builtin_amdgcn_raw_buffer_load_b128(resource, lane_offset, scalar_offset, kPolicy));
+    const auto loaded = __builtin_amdgcn_raw_buffer_load_b128(resource, lane_offset, scalar_offset, kPolicy);
+    return __builtin_bit_cast(i32x4, loaded);
   }
   // 32 bytes of operand A or B.
   template <i32 kPolicy>

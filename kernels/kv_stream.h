@@ -35,7 +35,8 @@ struct LaneOffsets {
   u32 first_half, second_half;  // of its token's 16 bytes in k 0..63 and in k 64..127
   u32 scale;
 
-  // NOTE: the factors have fewer than 24 bits, for which there is a multiplication at full rate.
+  // NOTE: the masks change nothing. They tell the compiler that the factors have fewer than 24 bits, for which there is
+  // a multiplication at full rate.
   DEVICE LaneOffsets of(const Tensors& t, u32 token) {
     const u32 chunk_stride = t.kv_chunk_stride & 0xffff, token_stride = t.kv_token_stride & 0xffff;
     const u32 values = token * token_stride + lane_id() / kTile * chunk_stride;
@@ -43,8 +44,8 @@ struct LaneOffsets {
   }
 };
 
-// Reads a sequence's keys: `load_first` for the step at `first`, then a `load_next` for each further one from `ahead`, all
-// of whose tokens exist. Where there is none, what `open` looks up for it is not used.
+// Reads a sequence's keys: `load_first` for the step at `first`, then a `load_next` for each further one from `ahead`,
+// all of whose tokens exist. Where there is none, what `open` looks up for it is not used.
 template <bool kGather>
 struct KvStream;
 
@@ -108,8 +109,8 @@ struct KvStream<false> {
   MEMBER u32 last_tile() const { return last_token / kTile * kTile; }
 
   // A token's tile over block_kv / 16, exact while their product is below 2^31 (Granlund & Montgomery 1994, theorem 4.2
-  // with l = 31): inverse is less than 1 above 2^31 / (block_kv / 16), so tile * inverse is less than tile too large, and
-  // the next quotient is at least 2^31 / (block_kv / 16) > tile away.
+  // with l = 31): inverse is less than 1 above 2^31 / (block_kv / 16), so tile * inverse is less than tile too large,
+  // and the next quotient is at least 2^31 / (block_kv / 16) > tile away.
   MEMBER u32 page_of(u32 token) const {
     const u32 tile = token / kTile;
     return (static_cast<u64>(2 * tile) * inverse) >> 32;
@@ -131,8 +132,9 @@ struct KvStream<false> {
 
   MEMBER void load_tile(Stage& stage, i32 tile, const Tiles& tiles, const LaneOffsets& at) const {
     const u32 value_bytes = block_kv * kHeadDim, first = tiles.tokens[tile];
-    const Buffer block = Buffer::of(cache + static_cast<u32>(tiles.ids[tile]) * block_stride, value_bytes + block_kv * 4);
-    // NOTE: not so for single tokens (gather): both halves of one share cache lines with its neighbours.
+    const Bytes base = cache + static_cast<u32>(tiles.ids[tile]) * block_stride;
+    const Buffer block = Buffer::of(base, value_bytes + block_kv * 4);
+    // NOTE: keys of single tokens (gather) are kept: the halves of one, loaded apart, share cache lines.
     stage.keys[tile] = block.load_token<Buffer::kNonTemporal>(at.first_half, at.second_half, first * kHeadDim);
     stage.scales[tile] = block.load_f32(at.scale, value_bytes + first * 4);
   }
@@ -181,9 +183,12 @@ struct KvStream<true> {
   MEMBER void load_first(const Tensors& t, Stage& stage) const {
     const i32 mask = t.block_kv - 1;
 #pragma unroll
-    for (i32 tile = 0; tile < kTilesPerStep; ++tile)
-      load_tile(stage, tile, block(opened.ids[tile], values_of(t, bounded(first + tile * kTile + lane_id() % kTile) & mask)));
-    stage.token_scale = vector_load<float>(block(of_own_tile(opened.ids), scale_of(t, bounded(first + lane_id()) & mask)));
+    for (i32 tile = 0; tile < kTilesPerStep; ++tile) {
+      const i32 token = bounded(first + tile * kTile + lane_id() % kTile);
+      load_tile(stage, tile, block(opened.ids[tile], values_of(t, token & mask)));
+    }
+    const u32 own = of_own_tile(opened.ids);
+    stage.token_scale = vector_load<float>(block(own, scale_of(t, bounded(first + lane_id()) & mask)));
   }
 
   // NOTE: in this order the entries take the registers of those they follow.

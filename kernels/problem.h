@@ -48,10 +48,11 @@ struct Tensors {
   i32 kv_token_stride, kv_chunk_stride;  // within a tile: token, and 16-byte chunk of a token
   i32 clean_logits, max_model_len;
 
+  // Wait here for what a wave's first steps need, all of it at once. max_model_len is read when tails are cleaned.
   MEMBER void arrive() {
-    in_registers(q, kv_cache, weights, block_tables, logits, q_seq_stride, q_row_stride, kv_block_stride, weights_seq_stride,
-                weights_row_stride, table_row_stride, logits_row_stride, table_width, block_kv, page_inverse, kv_token_stride,
-                kv_chunk_stride, clean_logits);
+    in_registers(q, kv_cache, weights, block_tables, logits, q_seq_stride, q_row_stride, kv_block_stride,
+                 weights_seq_stride, weights_row_stride, table_row_stride, logits_row_stride, table_width, block_kv,
+                 page_inverse, kv_token_stride, kv_chunk_stride, clean_logits);
   }
 };
 
@@ -61,7 +62,8 @@ struct Problem {
   Division division;
   Tensors tensors;
 };
-static_assert(sizeof(Lengths) + sizeof(Division) == 56 && sizeof(Problem) == 184, "padding only at the end");
+static_assert(sizeof(Lengths) + sizeof(Division) == 14 * 4, "what variants.txt has preloaded");
+static_assert(sizeof(Problem) == 184, "4 bytes of padding, at the end");
 
 // Load of a length or row bound: Uniform goes through the scalar cache, PerLane through the vector memory.
 struct Uniform {
@@ -115,9 +117,10 @@ struct Sequence {
 
   template <typename Access>
   MEMBER i32 own_end(const Lengths& lengths, i32 n) const {
-    return lengths.clip(Access::read(lengths.context_lens + offset(lengths.seq_stride, index) + offset(lengths.row_stride, n)));
+    const Bytes row_0 = lengths.context_lens + offset(lengths.seq_stride, index);
+    return lengths.clip(Access::read(row_0 + offset(lengths.row_stride, n)));
   }
 
  private:
-  DEVICE u64 offset(i64 stride, i32 index) { return static_cast<u64>(static_cast<u32>(index)) * static_cast<u64>(stride); }
+  DEVICE u64 offset(u64 stride, u32 index) { return index * stride; }
 };
