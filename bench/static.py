@@ -13,7 +13,7 @@ from pathlib import Path
 from indexer_rt import manifest, table
 from indexer_rt.catalog import Catalog, Entry
 from indexer_rt.code_object import CodeObject, Kernel
-from indexer_rt.loops import HEADINGS, STEP_TOKENS, SteadyLoop, cells_of, steady_loop, waits_of
+from indexer_rt.loops import HEADINGS, SteadyLoop, cells_of, steady_loop, waits_of
 
 TOKEN_VALUE_BYTES = 128
 
@@ -50,11 +50,19 @@ def broken_gates(entry: Entry, kernel: Kernel, loop: SteadyLoop) -> list[str]:
         faults.append(f"{kernel.vgpr_spills + kernel.sgpr_spills} spills, {kernel.private_bytes} bytes of scratch")
     if loop.counts["packed"]:
         faults.append(f"{loop.counts['packed']} packed float32 instructions wait for the matrix unit")
-    stage = STEP_TOKENS * TOKEN_VALUE_BYTES
+    stage = manifest.STEP_TOKENS * TOKEN_VALUE_BYTES
     least = min((wait.after for wait in loop.waits if wait.vmcnt is not None), default=0)
     if least < stage:
         faults.append(f"only {least} bytes of loads in flight past a wait, wanted a stage of {stage} at least")
     steps = loop.steps(entry.num_heads, rows)
+    if entry.addressing == "page" and loop.nt_load_bytes < stage * steps:
+        faults.append(
+            f"{loop.nt_load_bytes} bytes a round are loaded non-temporally, wanted all keys: {stage * steps:g}"
+        )
+    preloaded = 4 * kernel.descriptor.kernarg_preload_dwords
+    first = next(arg.offset for arg in kernel.args if arg.name == "q")
+    if preloaded != first:
+        faults.append(f"{preloaded} bytes of arguments are preloaded, wanted all before q: {first}")
     if loop.counts["store"] > rows * steps:
         faults.append(f"{loop.counts['store']} stores a round of {steps:g} steps, wanted at most {rows} a step")
     if (entry.num_heads, entry.addressing) == (32, "page") and rows in OCCUPANCY:

@@ -7,13 +7,14 @@ none; then a file's name says what it solves: ``fp8_paged_mqa_logits_h{heads}_r{
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import CodeObjectError
-from .manifest import HEAD_DIM, shipped_folder
+from .manifest import HEAD_DIM, STEP_TOKENS, shipped_folder
 from .problem import Problem, why_not_block_stride
 
 OPERATOR = "fp8_paged_mqa_logits"
@@ -163,7 +164,8 @@ class Catalog:
             raise ValueError(reason)
         addressing = addressing_of(problem.block_kv)
         available = self.rows(problem.num_heads, problem.head_dim, addressing)
-        rows = rows_per_wave or best_rows(problem.next_n, available, problem.steps / num_cus)
+        units = {rows: units_of(problem, rows, problem.reach) for rows in available}
+        rows = rows_per_wave or best_rows(units, num_cus)
         wanted = (problem.num_heads, problem.head_dim, rows, addressing)
         return next(
             entry
@@ -177,23 +179,32 @@ def addressing_of(block_kv: int) -> str:
     return "page" if block_kv % PAGE_MULTIPLE == 0 else "gather"
 
 
-FEW_UNITS = {1: 6, 2: 12}
-"""Rows per wave -> units of work (64 tokens of a group of so many rows) per compute unit of the device, up to which the
-timing model finds no other number of rows faster: ``python -m bench.timing_model choice`` derives it."""
+FEW_UNITS = {1: 6, 2: 12, 3: 16}
+"""Rows per wave -> units of work per compute unit of the device up to which so few rows are chosen. Fitted: of all such
+tables it costs least, in the geometric mean over modelled shapes (``python -m bench.timing_model choice``)."""
 
 
-def best_rows(next_n: int, available: list[int], steps_per_cu: float, few_units: dict[int, int] | None = None) -> int:
-    """Choose the rows per wave for ``next_n`` rows of a sequence.
+def units_of(problem: Problem, rows_per_wave: int, columns: int) -> int:
+    """Count the units of work that a problem could have: 64 of ``columns`` cells of a group of rows of one sequence."""
+    groups = problem.batch * -(-problem.next_n // rows_per_wave)
+    if problem.is_packed:
+        groups = min(groups, problem.num_rows)
+    return groups * -(-columns // STEP_TOKENS)
 
-    ``steps_per_cu``: steps of 64 tokens, of all sequences, over the compute units of the device. The smallest size
-    whose units are few (FEW_UNITS) wins: all of them run at once. Otherwise the keys decide, which each group of rows
-    streams once: fewest groups win; among equals the smallest size, which wastes least in the last group.
+
+def best_rows(units: dict[int, int], num_cus: int, few_units: dict[int, int] | None = None) -> int:
+    """Choose the rows per wave among those of ``units``, which says how many units of work each would make.
+
+    The smallest size whose units are few (``few_units``, by default FEW_UNITS) wins. Otherwise the keys decide, which
+    each group of rows streams once: fewest groups win; among equals the smallest size, which wastes least in the last.
     """
     few = FEW_UNITS if few_units is None else few_units
-    for rows in sorted(available):
-        if -(-next_n // rows) * steps_per_cu <= few.get(rows, 0):
+    least = math.inf
+    for rows in sorted(units):
+        if units[rows] < least and rows in few and units[rows] <= few[rows] * num_cus:
             return rows
-    return min(available, key=lambda rows: (-(-next_n // rows), rows))
+        least = min(least, units[rows])
+    return min(units, key=lambda rows: (units[rows], rows))
 
 
 def _one_of(values: list[int] | tuple[int, ...]) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field, replace
 
+from .catalog import units_of
 from .code_object import Arg, Kernel
 from .errors import AbiMismatch
 from .kv_cache import TILE
-from .manifest import SIMDS_PER_CU, STEP_TOKENS, waves_per_simd
+from .manifest import SIMDS_PER_CU, waves_per_simd
 from .problem import Problem, Tensors
 
 WAVES_PER_WORKGROUP = 4
@@ -146,12 +147,11 @@ def plan(problem: Problem, kernel: Kernel, *, rows_per_wave: int, num_cus: int) 
 def waves(problem: Problem, kernel: Kernel, *, rows_per_wave: int, num_cus: int) -> int:
     """Count the waves to launch: as many as the device holds at once, but none without a possible unit of work.
 
-    Units are 64 tokens of one group of rows. The kernel shares out the units that the lengths leave; the bound here is
-    what they could be. A clean output may need the fill of every column up to max_model_len.
+    The kernel shares out the units that the lengths leave; the bound here is what they could be. A clean output may
+    need the fill of every column up to max_model_len.
     """
     columns = problem.max_model_len if problem.clean_logits else problem.reach
-    groups = -(-problem.next_n // rows_per_wave)
-    units = problem.batch * groups * -(-columns // STEP_TOKENS)
+    units = units_of(problem, rows_per_wave, columns)
     return min(num_cus * SIMDS_PER_CU * max(1, waves_per_simd(kernel)), max(1, units))
 
 

@@ -40,8 +40,8 @@ class SteadyLoop:
     """Count one round of the steady loop, by wave instructions; bytes are those of 64 lanes.
 
     ``row_tiles``: (32 heads x 32 tokens) per round. ``counts``: instructions per kind (flow.kind_of). ``nop_slots``:
-    issue slots that s_nop fills. ``waits``: in order of address. ``packed_between_mfma``: packed float32 instructions
-    in the loop, each of which waits for the matrix unit.
+    issue slots that s_nop fills. ``waits``: in order of address. ``nt_load_bytes``: of the loaded bytes, those loaded
+    non-temporally.
     """
 
     kernel: str
@@ -54,6 +54,7 @@ class SteadyLoop:
     counts: Counter[str]
     row_tiles: float
     load_bytes: int
+    nt_load_bytes: int
     store_bytes: int
     nop_slots: int
     waits: tuple[Wait, ...]
@@ -85,6 +86,7 @@ def steady_loop(kernel: Kernel) -> SteadyLoop:
     header = max(candidates, key=matrix_work)
     body = [i for offset in sorted(loops[header]) for i in flow.blocks[offset].instructions]
     counts = Counter(kind_of(i) for i in body)
+    loads = [i for i in body if kind_of(i) in ("load", "load_lds")]
     return SteadyLoop(
         kernel=kernel.name,
         vgprs=kernel.vgprs,
@@ -95,7 +97,8 @@ def steady_loop(kernel: Kernel) -> SteadyLoop:
         last=body[-1].offset,
         counts=counts,
         row_tiles=sum(map(_macs, body)) / ROW_TILE_MACS,
-        load_bytes=sum(WAVE_SIZE * i.traits["size"] for i in body if kind_of(i) in ("load", "load_lds")),
+        load_bytes=sum(WAVE_SIZE * i.traits["size"] for i in loads),
+        nt_load_bytes=sum(WAVE_SIZE * i.traits["size"] for i in loads if i.fields["nt"]),
         store_bytes=sum(WAVE_SIZE * i.traits["size"] for i in body if kind_of(i) == "store"),
         nop_slots=sum(i.fields["simm16"] + 1 for i in body if kind_of(i) == "nop"),
         waits=tuple(_waits(body)),

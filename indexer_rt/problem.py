@@ -17,7 +17,6 @@ from torch import Tensor
 
 from . import kv_cache as pages
 from .kv_cache import dtype_name
-from .manifest import STEP_TOKENS
 
 INT32_MAX = 2**31 - 1
 Q_ALIGNMENT = 16
@@ -95,11 +94,6 @@ class Problem:
     def reach(self) -> int:
         """Count the columns that the block table and max_model_len leave reachable, in tokens."""
         return min(self.max_model_len, self.table_width * self.block_kv)
-
-    @property
-    def steps(self) -> int:
-        """Count the steps of the kernels, 64 tokens each, that one row of every sequence could take."""
-        return self.batch * -(-self.reach // STEP_TOKENS)
 
     @classmethod
     def check(

@@ -130,11 +130,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
         terminalreporter.write_line(f"score: {sum(passed for _, passed in lines)} of {len(lines)} caught")
 
 
-@pytest.fixture(autouse=True)
-def choice_for_large_problems(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choose rows per wave as for large problems: the tests' are small, and would hardly meet a kernel of many rows.
-
-    Not in tests marked ``choice_as_shipped``.
-    """
-    if request.node.get_closest_marker("choice_as_shipped") is None:
-        monkeypatch.setattr(catalog, "FEW_UNITS", {})
+@pytest.fixture
+def fewest_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose rows per wave as for large problems, so that small ones meet the kernels of many rows too."""
+    monkeypatch.setattr(catalog, "FEW_UNITS", {})

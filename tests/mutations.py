@@ -57,8 +57,15 @@ MUTATIONS = (
         "return {values + 4 * chunk_stride, values,",
     ),
     Mutation("causal bound off by one", PROBLEM, "length - num_rows + n + 1)", "length - num_rows + n)"),
-    Mutation("per-row ends taken as lengths", KERNEL,
-             "sequence.own_end<Uniform>(lengths, rows.row(r))", "sequence.own_end<Uniform>(lengths, 0) + rows.row(r)"),
+    Mutation("end of another row", KERNEL, "own_end<Uniform>(lengths, rows.row(r))",
+             "own_end<Uniform>(lengths, rows.row(0))"),
+    Mutation("ends of rows taken as lengths", PROBLEM, "return lengths.clip(Access::read(row_0",
+             "return lengths.clip(n + 1 - num_rows + Access::read(row_0"),
+    Mutation("negative ends of rows kept", PROBLEM, "return lengths.clip(Access::read(row_0",
+             "return min(lengths.reach, Access::read(row_0"),
+    Mutation("longest of the first four rows", PROBLEM, "n < s.num_rows; n += 4)", "n < min(s.num_rows, 4); n += 4)"),
+    Mutation("rest of a range in the sequence before", WORK, "      b += !is_found;\n", ""),
+    Mutation("last tile's scales of the third", STREAM, "replace_row<3>", "replace_row<2>"),
     Mutation("scale of the page's first tile", STREAM, "value_bytes + first * 4)", "value_bytes)"),
     Mutation("stale page", STREAM, "load_tile(stage, tile, next, lane)",
              "load_tile(stage, tile, opened, lane)"),
@@ -143,6 +150,8 @@ def trials() -> Iterator[Trial]:
         yield replace(low, waves_inverse=int(6.5 / 22 * 2**32))
         yield Trial(f"{name} clean", make(Case((13, 0, 300), next_n=2, clean_logits=True, max_model_len=331, **rows)))
         yield Trial(f"{name} per row", make(Case([[70, 3], [0, 131]], next_n=2, **rows)))
+        ends = [[70, 3, 0, -5, 20, 140], [0, 131, -9, 5, 64, 1]]
+        yield Trial(f"{name} per row, some negative", make(Case(ends, next_n=6, **rows)))
         yield Trial(f"{name} reads", make(Case((130, 65, 200), next_n=2, **rows)), num_waves=2, only_allowed=True)
         yield Trial(f"{name} many", make(Case((3, 70) * 20, next_n=2, **rows)))
         rising = torch.tensor([0, 2, 4, 6], dtype=torch.int32)

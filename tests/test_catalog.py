@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from calls import make_call, make_packed
 
-from indexer_rt.catalog import Catalog, addressing_of, best_rows
+from indexer_rt.catalog import Catalog, addressing_of, best_rows, units_of
 from indexer_rt.errors import CodeObjectError
 
 ALL_ROWS = [1, 2, 3, 4, 6]
@@ -60,32 +60,52 @@ def write_manifest(folder: Path, lines: Any) -> Path:
         (100, 6),
     ],
 )
-def test_groups_are_few_and_balanced(next_n: int, rows: int) -> None:
-    assert best_rows(next_n, ALL_ROWS, 1000) == rows
+def test_groups_of_large_problems_are_as_few_as_can_be(next_n: int, rows: int) -> None:
+    assert choose(next_n, ALL_ROWS, 1000) == rows
+
+
+def choose(next_n: int, available: list[int], steps: int, num_cus: int = 1) -> int:
+    """Choose for one sequence of so many steps of 64 tokens."""
+    return best_rows({rows: -(-next_n // rows) * steps for rows in available}, num_cus)
 
 
 def test_rows_come_from_what_is_there() -> None:
-    assert best_rows(4, [1, 2], 1000) == 2
-    assert best_rows(5, [2], 1000) == 2
-    assert best_rows(1, [3, 6], 1000) == 3
-    assert best_rows(0, ALL_ROWS, 1000) == 1
+    assert choose(4, [1, 2], 1000) == 2
+    assert choose(5, [2], 1000) == 2
+    assert choose(1, [3, 6], 1000) == 3
+    assert choose(0, ALL_ROWS, 1000) == 1
 
 
-@pytest.mark.choice_as_shipped
 @pytest.mark.parametrize(
-    "next_n, steps_per_cu, wanted",
+    "next_n, steps, wanted",
     [
-        (6, 0.125, 1),  # 0.75 units of one row per compute unit
-        (6, 1, 1),  # 6
-        (6, 1.01, 2),  # 6.06 of one row, 3.03 of two
-        (6, 4, 2),  # 12 of two
-        (6, 4.01, 6),
-        (5, 3, 2),  # three groups
-        (1, 1000, 1),
+        (6, 256, 1),  # 6 units of one row per compute unit
+        (6, 257, 2),  # a few more, 3 of two rows
+        (6, 1024, 2),  # 12 of two rows
+        (6, 1025, 3),
+        (6, 2048, 3),  # 16 of three rows
+        (6, 2049, 6),
+        (5, 1024, 2),
+        (2, 2048, 2),
+        (1, 1536, 1),
+        (1, 2048, 1),  # two rows make no fewer units
+        (1, 3072, 1),
+        (1, 256000, 1),
     ],
 )
-def test_rows_are_few_while_all_units_run_at_once(next_n: int, steps_per_cu: float, wanted: int) -> None:
-    assert best_rows(next_n, ALL_ROWS, steps_per_cu) == wanted
+def test_rows_of_small_problems_are_few(next_n: int, steps: int, wanted: int) -> None:
+    assert choose(next_n, ALL_ROWS, steps, num_cus=256) == wanted
+
+
+def test_the_device_decides_what_is_small(folder: Path) -> None:
+    call, catalog = make_call(batch=4, next_n=6), Catalog.read(folder)  # 4 sequences of 200 tokens at most: 16 steps
+    chosen = {num_cus: catalog.choose(call.check(), num_cus=num_cus).rows_per_wave for num_cus in (1, 2, 4, 16)}
+    assert chosen == {1: 6, 2: 3, 4: 2, 16: 1}
+
+
+def test_units_of_packed_rows_are_no_more_than_the_rows() -> None:
+    call = make_packed(counts=(1, 4))
+    assert [units_of(call.check(), rows, 200) for rows in (1, 2, 4)] == [5 * 4, 4 * 4, 2 * 4]
 
 
 @pytest.mark.parametrize("block_kv", [1, 2, 4, 8])
@@ -98,7 +118,7 @@ def test_small_blocks_are_gathered(folder: Path, block_kv: int) -> None:
 @pytest.mark.parametrize("block_kv", [16, 48, 64, 128, 640])
 def test_multiples_of_16_are_pages(folder: Path, block_kv: int, preshuffle: bool) -> None:
     call = make_call(block_kv=block_kv, preshuffle=preshuffle, next_n=5)
-    assert Catalog.read(folder).choose(call.check(), num_cus=1).name == name_of(6, "page")
+    assert Catalog.read(folder).choose(call.check(), num_cus=1).addressing == "page"
 
 
 def test_rows_can_be_chosen_by_hand(folder: Path) -> None:

@@ -49,6 +49,7 @@ class Random:
     rows_per_wave: int | None
     num_waves: int | None
     wave_order_seed: int | None
+    preload: bool
     strided: frozenset[str]
     shapes: int
     seed: int
@@ -91,6 +92,7 @@ def problems(draw: st.DrawFn, num_heads: int, is_packed: bool, addressing: str) 
         rows_per_wave=draw(st.sampled_from([None, *rows])),
         num_waves=draw(st.sampled_from((None, None, 1, 2, 3, 7, 300))),
         wave_order_seed=draw(st.sampled_from((None, 0, 1))),
+        preload=draw(st.booleans()),
         strided=frozenset(
             draw(st.sets(st.sampled_from(("q_fp8", "kv_cache_fp8", "weights", "context_lens", "block_tables"))))
         ),
@@ -159,7 +161,6 @@ def _reshaped(tensors: dict[str, torch.Tensor], problem: Random) -> dict[str, to
     return result
 
 
-@pytest.mark.choice_as_shipped
 @pytest.mark.parametrize("addressing", BLOCKS)
 @pytest.mark.parametrize("is_packed", [False, True], ids=["native", "packed"])
 @pytest.mark.parametrize("num_heads", [8, 16, 32, 64])
@@ -180,7 +181,7 @@ def test_random_problems_are_right_and_touch_nothing_else(num_heads: int, is_pac
             options["max_next_n"] = max(1, *problem.counts)
         if not problem.is_new:
             options |= dict(out=out, clean_logits=problem.clean_logits)
-        with emulation(num_waves=problem.num_waves, wave_order_seed=problem.wave_order_seed):
+        with emulation(num_waves=problem.num_waves, wave_order_seed=problem.wave_order_seed, preload=problem.preload):
             got = indexer_rt.fp8_paged_mqa_logits(**arguments, **options)
         if problem.is_new:
             out.copy_(got)

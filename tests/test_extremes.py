@@ -14,6 +14,8 @@ from test_forms import make as make_rows
 import indexer_rt
 from indexer_rt import kv_cache
 
+pytestmark = pytest.mark.usefixtures("fewest_groups")
+
 LAYOUTS = {"kv1": dict(block_kv=1, preshuffle=False), "kv64": dict(block_kv=64, preshuffle=True)}
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
@@ -90,6 +92,22 @@ def test_lengths_that_mean_nothing_end_at_the_table(layout: dict[str, Any], colu
     run_both(
         **arguments, context_lens=int32(-1, INT32_MAX, 70, INT32_MIN, INT32_MAX - 1), clean_logits=clean
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("is_packed", [False, True], ids=["native", "packed"])
+def test_ends_of_rows_that_mean_nothing_end_at_the_table(layout: dict[str, Any], is_packed: bool, clean: bool) -> None:
+    arguments = make_rows(10, 5, (layout["block_kv"], layout["preshuffle"]))
+    ends = int32(-1, INT32_MAX, 70, INT32_MIN, INT32_MAX - 1, 3, INT32_MIN + 1, -64, 0, 1)
+    arguments["block_tables"] = arguments["block_tables"][:, :2]
+    if is_packed:
+        run_both(
+            **arguments, context_lens=ends, cu_seqlens_q=int32(0, 4, 4, 7, 9, 10), max_next_n=4, lens_per_row=True,
+            clean_logits=clean,
+        )  # fmt: skip
+    else:
+        arguments["q_fp8"] = arguments["q_fp8"].view(5, 2, 32, 128)
+        run_both(**arguments, context_lens=ends.view(5, 2), clean_logits=clean)
 
 
 # Sizes past 32 bits ---------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from indexer_rt import kv_cache
 from indexer_rt.device import EmulatedDevice
 from indexer_rt.problem import Tensors, extent_bytes
 
+pytestmark = pytest.mark.usefixtures("fewest_groups")
+
 GIB = 2**30
 
 

@@ -12,6 +12,8 @@ from cases import SENTINEL, random_fp8
 import indexer_rt
 from indexer_rt import kv_cache, reference
 
+pytestmark = pytest.mark.usefixtures("fewest_groups")
+
 COLUMNS = 203
 BLOCKS = {"kv1": (1, False), "kv16": (16, True), "kv64": (64, True), "kv64-plain": (64, False)}
 

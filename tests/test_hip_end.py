@@ -21,6 +21,8 @@ import indexer_rt
 from indexer_rt import HipError, call, device, hip, launch, ops, torch_gpu
 from indexer_rt.code_object import CodeObject
 
+pytestmark = pytest.mark.usefixtures("fewest_groups")
+
 SHIPPED = Path(__file__).parent.parent / "hsaco"
 
 

@@ -106,7 +106,7 @@ def test_other_arguments_are_refused_showing_both_lists_and_nothing_changes(
         indexer_rt.use_code_objects(foreign.parent)
     message = str(caught.value)
     assert "the kernel takes: q(global_buffer, 8), batch(by_value, 8), logits(global_buffer, 8)" in message
-    assert "the runtime packs: q(global_buffer, 8), kv_cache(global_buffer, 8)" in message
+    assert "the runtime packs: context_lens(global_buffer, 8), cu_seqlens_q(global_buffer, 8)" in message
     assert standin.total() == calls
     indexer_rt.fp8_paged_mqa_logits(**call)
     assert code_of(standin.launches[-1]) == digest(SHIPPED)

@@ -86,6 +86,11 @@ def test_per_row_ends_match_reference(layout, rows_per_wave, num_waves, clean):
     run_and_check(Case(ends, next_n=5, clean_logits=clean, rows_per_wave=rows_per_wave, **layout), num_waves)
 
 
+def test_per_row_ends_of_many_sequences_match_reference(layout, num_waves):
+    ends = [[(37 * b + 11 * n) % 150 if b % 3 else 0 for n in range(6)] for b in range(70)]
+    run_and_check(Case(ends, next_n=6, rows_per_wave=3, **layout), num_waves)
+
+
 @pytest.mark.parametrize("variant", Catalog.shipped().entries, ids=lambda entry: entry.name.partition("logits_")[2])
 @pytest.mark.parametrize("preshuffle", [False, True], ids=["plain", "preshuffled"])
 def test_every_code_object_matches_reference(variant, preshuffle, num_waves):

@@ -27,7 +27,7 @@ def test_round_counts_the_work_of_whole_steps(found):
     steps = loop.steps(entry.num_heads, entry.rows_per_wave)
     assert steps == int(steps) >= 1
     assert loop.counts["mfma"] == steps * 4 * entry.rows_per_wave * max(1, entry.num_heads // 16)
-    assert loop.load_bytes >= steps * static.STEP_TOKENS * static.TOKEN_VALUE_BYTES
+    assert loop.load_bytes >= steps * manifest.STEP_TOKENS * static.TOKEN_VALUE_BYTES
 
 
 def baseline(name):

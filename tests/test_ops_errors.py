@@ -13,6 +13,7 @@ import torch
 from calls import Call, make_call, make_packed
 
 import indexer_rt
+from indexer_rt import call as calls
 from indexer_rt import device, environment, kv_cache, ops
 from indexer_rt.environment import Environment
 from indexer_rt.errors import AbiMismatch, ChecksumError, CodeObjectError
@@ -68,7 +69,11 @@ def test_a_new_output_is_returned(op: Op, end: RecordingDevice) -> None:
     logits = op(make_call(next_n=2))
     assert logits.shape == (4, 200) and logits.dtype == torch.float32 and not logits.requires_grad
     (launch,) = end.launches
-    assert launch.kernel.name == "fp8_paged_mqa_logits_h32_r2_page"
+    assert launch.kernel.name == "fp8_paged_mqa_logits_h32_r1_page"
+    end.num_cus = 1  # and what was small is large
+    ops._current, ops.own = None, calls.Own()
+    op(make_call(next_n=2))
+    assert end.launches[-1].kernel.name == "fp8_paged_mqa_logits_h32_r2_page"
 
 
 def test_a_given_output_is_returned_itself(op: Op) -> None:

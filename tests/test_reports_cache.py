@@ -13,6 +13,8 @@ from reports import arguments_of, base, both_layouts, far_rows, run
 import indexer_rt
 from indexer_rt import kv_cache, reference
 
+pytestmark = pytest.mark.usefixtures("fewest_groups")
+
 ROW_STRIDE = 1048576
 """Columns of 4 MiB: row 512 lies 2**31 bytes past row 0, row 1024 2**32."""
 

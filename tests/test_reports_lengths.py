@@ -14,6 +14,8 @@ from test_reads import allowed_bytes
 import indexer_rt
 from indexer_rt.compat import aiter
 
+pytestmark = pytest.mark.usefixtures("fewest_groups")
+
 
 @both_layouts
 def test_c01_each_row_sees_up_to_its_own_token(layout: str) -> None:

@@ -16,6 +16,8 @@ import indexer_rt
 from indexer_rt import reference
 from indexer_rt.compat import aiter
 
+pytestmark = pytest.mark.usefixtures("fewest_groups")
+
 
 @both_layouts
 def test_a01_eight_heads_are_right(layout: str) -> None:

@@ -11,6 +11,8 @@ from reports import INT32_MAX, LAYOUTS, base, both_layouts, run
 import indexer_rt
 from indexer_rt.errors import EmulatorFault
 
+pytestmark = pytest.mark.usefixtures("fewest_groups")
+
 
 @both_layouts
 @pytest.mark.parametrize("unused", [-1, INT32_MAX])

@@ -13,6 +13,8 @@ from reports import LAYOUTS, assert_same_top, base, both_layouts, run, sequence
 import indexer_rt
 from indexer_rt import kv_cache, reference
 
+pytestmark = pytest.mark.usefixtures("fewest_groups")
+
 TOKENS = 70
 MIXED = torch.tensor([1.0, -1.0] * 16)
 

@@ -12,6 +12,8 @@ from reports import run
 from indexer_rt import kv_cache
 from indexer_rt.catalog import Catalog, addressing_of
 
+pytestmark = pytest.mark.usefixtures("fewest_groups")
+
 LAYOUTS = {
     "kv1": dict(block_kv=1, preshuffle=False),
     "kv16": dict(block_kv=16, preshuffle=False),

@@ -17,6 +17,7 @@ from bench.timing_model.prediction import bandwidth_share, place, predict, resid
 from bench.timing_model.trace import Access, Stretch, Tracer, access_of
 from indexer_rt import emu, reference
 from indexer_rt.catalog import FEW_UNITS
+from indexer_rt.shapes import published
 
 # Round numbers, so that the expected clocks can be read off.
 PLAIN = Constants(
@@ -380,7 +381,16 @@ def test_results_are_marked_modelled():
 
 def test_the_table_is_what_the_timing_model_derives() -> None:
     with CHOICE.open() as lines:
-        measured = [choice.read(line) for line in csv.DictReader(lines)]
-    assert len(measured) > 200 and choice.derive(measured) == FEW_UNITS
-    assert choice.regret(measured, FEW_UNITS)[0] < choice.regret(measured, {})[0] / 2
-    assert all(choice.loss(measured, share) > 0 for share in choice.SHARES)
+        modelled = [choice.read(line) for line in csv.DictReader(lines)]
+    assert [times.shape for times in modelled] == list(choice.shapes())
+    assert {times.code_objects for times in modelled} == {choice.code_objects_digest()}, "derive it anew"
+    assert choice.derive(modelled) == FEW_UNITS
+    assert choice.regret(modelled, FEW_UNITS)[0] < choice.regret(modelled, {})[0] / 2
+    assert all(choice.loss(modelled, share) > 0 for share in choice.SHARES)
+
+
+def test_the_modelled_kernels_are_those_that_the_operator_chooses() -> None:
+    with RESULTS.open() as lines:
+        modelled = {line["shape"]: line["kernel"] for line in csv.DictReader(lines)}
+    for name, shape in {row.shape.name: row.shape for row in published()}.items():
+        assert operator_launch(baseline.Case.of(shape))[0].kernel.name == f"fp8_paged_mqa_logits_{modelled[name]}"

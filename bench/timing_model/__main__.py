@@ -55,19 +55,19 @@ def print_predictions() -> None:
 
 
 def print_choice() -> None:
-    measured = []
+    modelled = []
     for times in choice.model_all(os.cpu_count() or 1):
-        measured.append(times)
+        modelled.append(times)
         print("; ".join(choice.line(times)), file=sys.stderr, flush=True)
-    derived = choice.derive(measured)
+    derived = choice.derive(modelled)
     for title, few_units in (("derived", derived), ("in use", FEW_UNITS), ("fewest groups always", {})):
-        middle, worst = choice.regret(measured, few_units)
+        middle, worst = choice.regret(modelled, few_units)
         print(
             f"{title}: {few_units}: slower than the best choice by {middle:.1%} (geometric mean), {worst:.0%} at worst"
         )
     for share in choice.SHARES:
-        print(f"{share:.0%} of the waves: slower than all by {choice.loss(measured, share):.1%} (geometric mean)")
-    CHOICE.write_text(report.csv_of(choice.COLUMNS, map(choice.line, measured)))
+        print(f"{share:.0%} of the waves: slower than all by {choice.loss(modelled, share):.1%} (geometric mean)")
+    CHOICE.write_text(report.csv_of(choice.COLUMNS, map(choice.line, modelled)))
 
 
 def print_errors(result: fit.Fitted) -> None:

@@ -1,7 +1,7 @@
 """Derive what the host chooses from shapes, rows per wave and waves, from modelled times.
 
 Fewer rows per wave make more units of work (64 tokens of a group of rows), each of them shorter: better while the
-device takes all units at once. More rows read the keys less often: better from then on. For each number of rows the
+device takes few of them at once. More rows read the keys less often: better from then on. For each number of rows the
 table indexer_rt.catalog.FEW_UNITS holds up to how many units per compute unit of the device that is the better side.
 
 As many waves are launched as the device holds (indexer_rt.launch.waves): for comparison, a part of them only.
@@ -9,16 +9,17 @@ As many waves are launched as the device holds (indexer_rt.launch.waves): for co
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pool
 
-from indexer_rt.catalog import FEW_UNITS, Catalog, addressing_of, best_rows
+from indexer_rt import manifest
+from indexer_rt.catalog import Catalog, addressing_of, best_rows
 from indexer_rt.launch import WAVES_PER_WORKGROUP
-from indexer_rt.manifest import STEP_TOKENS
 from indexer_rt.shapes import Shape
 
 from .baseline import NUM_CUS, Case
@@ -26,101 +27,132 @@ from .operator_launch import operator_launch
 from .prediction import predict
 
 # Tokens are means of ragged lengths; the host sees only max_model_len, which is twice that, as in the published shapes.
-NEXT_N = (2, 3, 4, 5, 6, 8)
+NEXT_N = (1, 2, 3, 4, 5, 6, 7, 8)
 BATCH_CTX = (
     (1, 2048), (1, 8192), (1, 16384), (1, 32768), (1, 65536),
     (4, 4096), (4, 16384), (16, 2048), (16, 8192), (32, 16384),
 )  # fmt: skip
 HEADS, BLOCK_KV = (32, 64), (1, 64)
 SHARES = (0.75, 0.5)
-COLUMNS = ("source", "shape", "max_model_len", "chosen", "us by rows per wave", "us by share of the waves")
-_NAME = re.compile(r"b(\d+)-n(\d+)-h(\d+)-ctx(\d+)-kv(\d+)(-preshuffled)?(-ragged)?")
 TABLED = (1, 2, 3, 4)
+"""Rows per wave that may get a limit; 6, the largest, needs none."""
 CANDIDATES = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+"""Units per compute unit. It holds 16 waves of one row, 12 of two and 8 of three or four (32 heads)."""
+COLUMNS = (
+    "source", "batch", "next_n", "num_heads", "ctx", "block_kv", "units by rows per wave", "us by rows per wave",
+    "rows per wave chosen", "us by share of the waves", "code_objects_sha256",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Times:
     """Hold the modelled times of one shape, in microseconds.
 
-    ``by_rows``: per wave. ``by_share``: of the waves, with the rows that FEW_UNITS chooses.
+    ``by_rows``: per wave; ``units``: how many units of work so many rows make. ``by_share``: of the waves, with
+    ``chosen`` rows. ``code_objects``: digest of the code objects modelled.
     """
 
     shape: Shape
+    units: dict[int, int]
     by_rows: dict[int, float]
+    chosen: int
     by_share: dict[float, float]
+    code_objects: str
 
-    def chosen(self, few_units: dict[int, int]) -> int:
-        steps = self.shape.batch * -(-self.shape.max_model_len // STEP_TOKENS)
-        return best_rows(self.shape.next_n, sorted(self.by_rows), steps / NUM_CUS, few_units)
+    def with_table(self, few_units: dict[int, int]) -> float:
+        """Return the time with the rows that a table chooses."""
+        return self.by_rows[best_rows(self.units, NUM_CUS, few_units)]
 
 
 def shapes() -> Iterator[Shape]:
+    """Yield the shapes to model: small and middle ones, where the choice matters."""
     for next_n, (batch, ctx), heads, block_kv in itertools.product(NEXT_N, BATCH_CTX, HEADS, BLOCK_KV):
-        yield Shape(batch, next_n, heads, ctx, block_kv, block_kv > 1, True, 2 * ctx)
+        yield shape_of(batch, next_n, heads, ctx, block_kv)
+
+
+def shape_of(batch: int, next_n: int, num_heads: int, ctx: int, block_kv: int) -> Shape:
+    return Shape(batch, next_n, num_heads, ctx, block_kv, block_kv > 1, True, 2 * ctx)
+
+
+def code_objects_digest() -> str:
+    """Return 16 hex digits over the shipped code objects."""
+    entries = json.loads((manifest.shipped_folder() / manifest.FILE_NAME).read_text())
+    return hashlib.sha256("".join(sorted(entry["sha256"] for entry in entries)).encode()).hexdigest()[:16]
 
 
 def times_of(shape: Shape) -> Times:
     """Model every number of rows per wave that there is a kernel for, and fewer waves."""
-    available = Catalog.shipped().rows(shape.num_heads, 128, addressing_of(shape.block_kv))
+    available = Catalog.shipped().rows(shape.num_heads, manifest.HEAD_DIM, addressing_of(shape.block_kv))
     case = Case.of(shape)
+    steps = shape.batch * -(-shape.max_model_len // manifest.STEP_TOKENS)
+    units = {rows: -(-shape.next_n // rows) * steps for rows in available}
     by_rows = {rows: predict(*operator_launch(case, rows_per_wave=rows)).time_us for rows in available}
-    launch, buffers = operator_launch(case)
+    chosen = best_rows(units, NUM_CUS)
+    launch, buffers = operator_launch(case, rows_per_wave=chosen)
     waves = launch.grid[0] * WAVES_PER_WORKGROUP
     by_share = {share: predict(launch.over(math.ceil(share * waves)), buffers).time_us for share in SHARES}
-    return Times(shape, by_rows, by_share)
+    return Times(shape, units, by_rows, chosen, by_share, code_objects_digest())
+
+
+def model_all(jobs: int) -> Iterator[Times]:
+    """Model all shapes in so many processes."""
+    with Pool(jobs) as pool:
+        yield from pool.imap(times_of, shapes())
 
 
 def line(times: Times) -> tuple[str, ...]:
     """Return the cells of ``COLUMNS``."""
+    shape = times.shape
+    units = " ".join(f"{rows}={count}" for rows, count in times.units.items())
     by_rows, by_share = (
         " ".join(f"{key:g}={time:.2f}" for key, time in by.items()) for by in (times.by_rows, times.by_share)
     )
-    chosen = str(times.chosen(FEW_UNITS))
-    return "modelled", times.shape.name, str(times.shape.max_model_len), chosen, by_rows, by_share
+    numbers = map(str, (shape.batch, shape.next_n, shape.num_heads, shape.ctx, shape.block_kv))
+    return "modelled", *numbers, units, by_rows, str(times.chosen), by_share, times.code_objects
 
 
 def read(cells: dict[str, str]) -> Times:
     """Return what ``line`` wrote."""
-    found = _NAME.fullmatch(cells["shape"])
-    assert found is not None
-    numbers, flags = map(int, found.groups()[:5]), (part is not None for part in found.groups()[5:])
-    by_rows, by_share = ([word.split("=") for word in cells[column].split()] for column in COLUMNS[-2:])
+    _, batch, next_n, heads, ctx, block_kv, units, by_rows, chosen, by_share, digest = (cells[c] for c in COLUMNS)
     return Times(
-        Shape(*numbers, *flags, int(cells["max_model_len"])),
-        {int(count): float(time) for count, time in by_rows},
-        {float(share): float(time) for share, time in by_share},
+        shape_of(int(batch), int(next_n), int(heads), int(ctx), int(block_kv)),
+        {int(rows): int(count) for rows, count in _pairs(units)},
+        {int(rows): float(time) for rows, time in _pairs(by_rows)},
+        int(chosen),
+        {float(share): float(time) for share, time in _pairs(by_share)},
+        digest,
     )
 
 
-def regret(measured: Sequence[Times], few_units: dict[int, int]) -> tuple[float, float]:
-    """Return (geometric mean, worst) over shapes of the chosen time over the best, less 1."""
-    ratios = [times.by_rows[times.chosen(few_units)] / min(times.by_rows.values()) for times in measured]
+def _pairs(text: str) -> list[list[str]]:
+    return [word.split("=") for word in text.split()]
+
+
+def regret(modelled: Sequence[Times], few_units: dict[int, int]) -> tuple[float, float]:
+    """Return (geometric mean, worst) over shapes of the time with a table over the best, less 1."""
+    ratios = [times.with_table(few_units) / min(times.by_rows.values()) for times in modelled]
     return geometric_mean(ratios) - 1, max(ratios) - 1
 
 
-def loss(measured: Sequence[Times], share: float) -> float:
+def loss(modelled: Sequence[Times], share: float) -> float:
     """Return the geometric mean over shapes of the time with that share of the waves over that with all, less 1."""
-    return geometric_mean([times.by_share[share] / times.by_rows[times.chosen(FEW_UNITS)] for times in measured]) - 1
+    return geometric_mean([times.by_share[share] / times.by_rows[times.chosen] for times in modelled]) - 1
 
 
 def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def derive(measured: Sequence[Times]) -> dict[int, int]:
+def derive(modelled: Sequence[Times]) -> dict[int, int]:
     """Search the table, number by number, for the least regret; the smaller candidate where it makes no difference."""
     best = dict.fromkeys(TABLED, 0)
+    least = regret(modelled, best)[0]
     moved = True
     while moved:
         moved = False
         for rows, candidate in itertools.product(best, CANDIDATES):
             trial = best | {rows: candidate}
-            if regret(measured, trial)[0] < regret(measured, best)[0] - 1e-9:
-                best, moved = trial, True
+            mean = regret(modelled, trial)[0]
+            if mean < least - 1e-9:
+                best, least, moved = trial, mean, True
     return {count: units for count, units in best.items() if units}
-
-
-def model_all(jobs: int) -> Iterator[Times]:
-    with Pool(jobs) as pool:
-        yield from pool.imap(times_of, shapes())

@@ -36,7 +36,8 @@ def operator_launch(
         next_n=case.next_n,
         num_rows=rows,
         max_model_len=case.max_model_len,
-        table_width=width,
+        # As a server's: for max_model_len tokens. The columns past the longest sequence are not made, nor ever read.
+        table_width=-(-case.max_model_len // case.block_kv),
         preshuffle=case.preshuffle,
         is_packed=False,
         lens_per_row=False,

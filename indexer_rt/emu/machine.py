@@ -87,6 +87,16 @@ def run(
     return machine.finish(time.perf_counter() - started)
 
 
+def _padded(kernarg: bytes) -> bytes:
+    """Return the kernarg segment as it lies in memory: in whole pieces of 16 bytes, its least alignment (LLVM, AMDGPU
+    backend guide). Compilers read past its end within such a piece; what lies there is unknown.
+    """
+    return kernarg + _UNKNOWN * (-len(kernarg) % 16)
+
+
+_UNKNOWN = b"\xa5"
+
+
 class Machine:
     """Hold what all batches of one launch share."""
 
@@ -127,7 +137,7 @@ class Machine:
         self.batch_workgroups = max(1, min(BATCH_WAVES // self.waves_per_workgroup, BATCH_BYTES // per_workgroup))
         self.image_base = IMAGE_ADDRESS
         own = [
-            Buffer("the kernarg segment", KERNARG_ADDRESS, launch.kernarg),
+            Buffer("the kernarg segment", KERNARG_ADDRESS, _padded(launch.kernarg)),
             Buffer("the dispatch packet", DISPATCH_ADDRESS, self._dispatch_packet()),
         ]
         for segment in kernel.code_object.segments:
