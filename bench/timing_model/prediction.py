@@ -25,7 +25,13 @@ BUSY = 0.8
 
 @dataclass(frozen=True)
 class Prediction:
-    """Hold a modelled time and why. ``binding``: the resource that is busy, or the latency that is waited for."""
+    """Hold a modelled time and why.
+
+    ``binding``: the resource that is busy, or the latency that is waited for. ``busy``: share of the time, per resource
+    (of the busiest SIMD where there are four); for "dispatch", until the last workgroup may start. ``waiting``: share of
+    the waves' time. ``footprint``: bytes touched; ``warm``: share of them in the Infinity Cache before. ``imbalance``:
+    work of the busiest compute unit over the mean.
+    """
 
     time_us: float
     binding: str
@@ -151,7 +157,8 @@ def evaluate(studied: Study, constants: Constants, limit: int = INSTRUCTION_LIMI
         groups.append((float(turn * constants.dispatch + preload), works))
     outcome = unit.run(groups, studied.resident, limit)
     time_us = constants.launch_us + outcome.clocks / constants.clock_ghz / 1000
-    busy = outcome.busy | {"dispatch": max((start for start, _ in groups), default=0.0) / max(1.0, outcome.clocks)}
+    last_start = max((start for start, _ in groups), default=0.0)
+    busy = outcome.busy | {"dispatch": last_start / max(1.0, outcome.clocks)}
     name, use = max(busy.items(), key=lambda item: item[1])
     if use >= BUSY:
         binding = f"{name} {use:.0%} busy"

@@ -89,7 +89,7 @@ def fp8_paged_mqa_logits(
     clean_logits: bool | None = None,
     rows_per_wave: int | None = None,
 ) -> Tensor:
-    """Compute a flattened call's logits with one pass over the keys for each group of ``rows_per_sequence`` rows.
+    """Compute a flattened call's logits as native ones, whose rows can share a pass over the keys.
 
     Takes the flattened tensors of ``regroup``, weights [T, H] or [T, H, 1], and the other arguments of
     ``indexer_rt.fp8_paged_mqa_logits``; gives, bit for bit, what that gives for the flattened call: [T, max_model_len],
