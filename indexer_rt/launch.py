@@ -13,7 +13,7 @@ from .catalog import units_of
 from .code_object import Arg, Kernel
 from .errors import AbiMismatch
 from .kv_cache import TILE
-from .manifest import SIMDS_PER_CU, waves_per_simd
+from .manifest import SIMDS_PER_CU, STEP_TOKENS, waves_per_simd
 from .problem import Problem, Tensors
 
 WAVES_PER_WORKGROUP = 4
@@ -22,6 +22,9 @@ BLOCK = (WAVES_PER_WORKGROUP * WAVE_SIZE, 1, 1)
 
 MAX_WORK_ITEMS = 2**32
 """HIP refuses a dimension of the grid with this many work-items or more (hipModuleLaunchKernel)."""
+
+MAX_UNITS = 2**31
+"""kernels/worklist.h adds up the units of a launch in 31 bits."""
 
 POINTERS = Tensors._fields
 _ADDRESS, _INT64, _INT32 = ("global_buffer", 8), ("by_value", 8), ("by_value", 4)
@@ -119,10 +122,16 @@ def plan(problem: Problem, kernel: Kernel, *, rows_per_wave: int, num_cus: int) 
     """Plan the launch of a kernel on a problem for a device of ``num_cus`` compute units.
 
     Uses shapes and host integers only, never a length, so a captured launch replays right with other lengths.
-    Raises AbiMismatch when the kernel does not take what is packed, ValueError when the grid or an integer is too
-    large.
+    Raises AbiMismatch when the kernel does not take what is packed, ValueError when the grid, the units of work or an
+    integer is too large.
     """
     check_abi(kernel)
+    units = units_of(problem, rows_per_wave, problem.reach)
+    if units >= MAX_UNITS:
+        raise ValueError(
+            f"{kernel.name}: block_tables and max_model_len reach {units} units of {STEP_TOKENS} tokens and "
+            f"{rows_per_wave} rows; the kernels add up fewer than {MAX_UNITS}. Split the call by sequences."
+        )
     num_waves = waves(problem, kernel, rows_per_wave=rows_per_wave, num_cus=num_cus)
     grid = (-(-num_waves // WAVES_PER_WORKGROUP), 1, 1)
     if grid[0] * BLOCK[0] >= MAX_WORK_ITEMS:

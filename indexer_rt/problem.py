@@ -159,6 +159,11 @@ class Problem:
             batch, next_n = q.shape[0], (q.shape[1] if q.ndim == 4 else 1)
             num_rows = batch * next_n
             q_seq_stride, q_row_stride = _stride(q, 0), (_stride(q, 1) if q.ndim == 4 else 0)
+        if num_rows > INT32_MAX:
+            raise ValueError(
+                f"q_fp8: expected at most {INT32_MAX} rows (the kernels count them in 31 bits), got {num_rows}. Split "
+                "the call."
+            )
         if q.numel() and (q_seq_stride % Q_ALIGNMENT or q_row_stride % Q_ALIGNMENT):
             raise ValueError(
                 f"q_fp8: expected row strides in multiples of {Q_ALIGNMENT} bytes, got strides {list(q.stride())}. "

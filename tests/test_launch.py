@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_registers_bound_the_waves(kernel: Kernel, granules: int, waves: int) ->
 
 
 def test_a_grid_of_2_to_the_32_work_items_is_refused(kernel: Kernel) -> None:
-    problem = dataclasses.replace(make_call().check(), batch=2**28, next_n=64)
+    problem = dataclasses.replace(make_call().check(), batch=2**20, next_n=64)
     with pytest.raises(
         ValueError, match=r"16777216 workgroups of 256 work-items are 4294967296; a grid must have fewer"
     ):
@@ -171,11 +172,24 @@ def test_a_grid_of_2_to_the_32_work_items_is_refused(kernel: Kernel) -> None:
 
 
 def test_an_integer_that_does_not_fit_is_refused(kernel: Kernel) -> None:
-    problem = dataclasses.replace(make_call().check(), batch=2**31)
+    problem = dataclasses.replace(make_call().check(), batch=0, next_n=2**31)
     with pytest.raises(
-        ValueError, match=r"fp8_paged_mqa_logits_h32_r2_page: batch is 2147483648, which does not fit 4 bytes"
+        ValueError, match=r"fp8_paged_mqa_logits_h32_r2_page: next_n is 2147483648, which does not fit 4 bytes"
     ):
         launch.plan(problem, kernel, rows_per_wave=1, num_cus=256)
+
+
+def test_units_are_fewer_than_the_kernels_can_add_up(kernel: Kernel) -> None:
+    problem = dataclasses.replace(make_call().check(), next_n=2, max_model_len=64 * 2**15, table_width=2**15)
+    most = dataclasses.replace(problem, batch=2**15 - 1)
+    assert launch.plan(most, kernel, rows_per_wave=1, num_cus=256).num_waves > 0
+    message = (
+        f"{kernel.name}: block_tables and max_model_len reach 2147483648 units of 64 tokens and 1 rows; the kernels "
+        "add up fewer than 2147483648. Split the call by sequences."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        launch.plan(dataclasses.replace(problem, batch=2**15), kernel, rows_per_wave=1, num_cus=256)
+    assert launch.plan(dataclasses.replace(problem, batch=2**15), kernel, rows_per_wave=2, num_cus=256).num_waves > 0
 
 
 def test_every_shipped_code_object_takes_what_is_packed() -> None:

@@ -251,6 +251,11 @@ REFUSED = {
         ValueError,
         "q_fp8: expected the last two dimensions dense",
     ),
+    "q-too-many-rows": (
+        _set(q_fp8=_zeros(1, 1, 32, 128, dtype=FP8).expand(2**16, 2**15, 32, 128)),
+        ValueError,
+        "q_fp8: expected at most 2147483647 rows (the kernels count them in 31 bits), got 2147483648. Split the call.",
+    ),
     "q-rows-unaligned": (
         _set(q_fp8=_zeros(2, 4100, dtype=FP8)[:, :4096].as_strided((2, 1, 32, 128), (4100, 4096, 128, 1))),
         ValueError,

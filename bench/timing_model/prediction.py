@@ -28,9 +28,9 @@ class Prediction:
     """Hold a modelled time and why.
 
     ``binding``: the resource that is busy, or the latency that is waited for. ``busy``: share of the time, per resource
-    (of the busiest SIMD where there are four); for "dispatch", until the last workgroup may start. ``waiting``: share of
-    the waves' time. ``footprint``: bytes touched; ``warm``: share of them in the Infinity Cache before. ``imbalance``:
-    work of the busiest compute unit over the mean.
+    (of the busiest SIMD where there are four); for "dispatch", until the last workgroup may start. ``waiting``: share
+    of the waves' time. ``footprint``: bytes touched; ``warm``: share of them in the Infinity Cache before.
+    ``imbalance``: work of the busiest compute unit over the mean.
     """
 
     time_us: float
