@@ -99,6 +99,9 @@ MUTATIONS = (
     Mutation("a scan step lost", ISA, "  value = add_dpp<kRowBcast15, 0xa>(value);\n", ""),
 )  # fmt: skip
 
+# Instructions that one wave may execute in a trial, for a mutant may run for ever. A right one needs under 10 thousand.
+STEPS = 200_000
+
 LAYOUTS = (
     dict(block_kv=64, preshuffle=True),
     dict(block_kv=16, preshuffle=False),
@@ -203,7 +206,7 @@ def catch(code_objects: Path | None) -> str | None:
     try:
         for trial in trials():
             try:
-                trial.run()
+                trial.run(step_limit=STEPS)
             except (AssertionError, EmulatorFault) as error:
                 return f"{trial.name}: {type(error).__name__}: {str(error).splitlines()[0]}"
     finally:
