@@ -31,6 +31,7 @@ KERNELS = {
     "copy": f"{ADDRESS} s_lshl_b32 s8, s2, 8; v_add_u32 v1, s8, v1; {LOAD} s_waitcnt vmcnt(0); {STORE}",
     "wide": f"{ADDRESS} global_load_dwordx4 v[4:7], v1, s[4:5] offset:192",
     "far": f"{ADDRESS} v_mov_b32 v4, 0; v_mov_b32 v5, 0x7777; global_load_dword v2, v[4:5], off",
+    "past_arguments": "s_load_dword s4, s[0:1], 0x10",
     "write_input": f"{ADDRESS} v_mov_b32 v2, 0; global_store_dword v1, v2, s[4:5]",
     "lds_overrun": "v_lshlrev_b32 v1, 4, v0; ds_write_b32 v1, v0 offset:16",
     "lds_unwritten": "v_lshlrev_b32 v1, 2, v0; ds_read_b32 v2, v1 offset:64",
@@ -116,6 +117,8 @@ FAULTS = {
         r"workgroup 0 wave 1 lane 36: .* past the end of 'source'",
     ),
     "far from every buffer": ("far", {}, r"4 bytes at address 0x777700000000, near no buffer"),
+    # Within the last 16 bytes of the segment a kernel may read past the arguments; here the arguments fill them.
+    "past the arguments": ("past_arguments", {}, r"4 bytes past the end of 'the kernarg segment' \(16 bytes\)"),
     "a write to an input": ("write_input", {}, r"lane 0: writes to the input 'source', which is read-only"),
     "LDS overrun": (
         "lds_overrun", {}, r"lane 63: LDS address 1024 \+ 4 bytes is outside the workgroup's 1024 bytes of LDS"
