@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 
 from . import ops, shapes
-from .shapes import Published, Shape
+from .shapes import Modelled, Published, Shape
 from .workload import Step
 
 COLD_BYTES = 512 << 20
@@ -76,8 +76,7 @@ class Line:
 
     shape: Shape
     limit_us: float
-    modelled_us: float | None
-    binding: str
+    modelled: Modelled | None
     best_published: Published | None
     measured: Measured | None
 
@@ -89,12 +88,10 @@ def lines(measure: Callable[[Shape], Measured] | None, wanted: Callable[[Shape],
 
     def line_of(shape: Shape) -> Line:
         rows = [row for row in published if row.shape == shape]
-        figure = modelled.get(shape.name)
         return Line(
             shape=shape,
             limit_us=shape.limit_us,
-            modelled_us=figure.time_us if figure else None,
-            binding=figure.binding if figure else "",
+            modelled=modelled.get(shape.name),
             best_published=min(rows, key=lambda row: row.time_us),
             measured=measure(shape) if measure else None,
         )
@@ -129,42 +126,44 @@ def measure(shape: Shape, device: torch.device, timer: Timer, calls: int = CALLS
 
 
 HEADINGS = (
-    "shape", "limit us", "modelled us", "/limit", "published us", "kernel", "measured us", "/limit", "TB/s", "warm us",
-    "eager us", "binding (modelled)",
+    "shape", "limit us", "modelled warm us", "modelled cold us", "/limit", "published us", "kernel", "measured warm us",
+    "measured cold us", "/limit", "TB/s", "eager us", "binding (modelled warm)",
 )  # fmt: skip
 
 
 def cells(line: Line) -> tuple[str, ...]:
-    """Return a line of the table. The measured columns: cold within a graph, then warm within one, then cold eager."""
-    measured, published = line.measured, line.best_published
+    """Return a line of the table. Measured: within a graph, the last column but one cold and eager. TB/s: cold."""
+    measured, published, modelled = line.measured, line.best_published, line.modelled
     return (
         line.shape.name,
         f"{line.limit_us:.1f}",
-        f"{line.modelled_us:.1f}" if line.modelled_us else "-",
-        f"{line.modelled_us / line.limit_us:.2f}" if line.modelled_us else "-",
+        f"{modelled.warm_us:.1f}" if modelled else "-",
+        f"{modelled.cold_us:.1f}" if modelled else "-",
+        f"{modelled.cold_us / line.limit_us:.2f}" if modelled else "-",
         f"{published.time_us:.1f}" if published else "-",
         published.kernel if published else "-",
+        f"{measured.warm_graph_us:.1f}" if measured else "-",
         f"{measured.cold_graph_us:.1f}" if measured else "-",
         f"{measured.cold_graph_us / line.limit_us:.2f}" if measured else "-",
         f"{line.shape.bytes_moved / measured.cold_graph_us / 1e6:.2f}" if measured else "-",
-        f"{measured.warm_graph_us:.1f}" if measured else "-",
         f"{measured.cold_eager_us:.1f}" if measured else "-",
-        line.binding or "-",
+        modelled.binding if modelled else "-",
     )
 
 
 def write_csv(path: Path, table: list[Line]) -> None:
     """Write the table with every figure's kind in its column's name."""
-    columns = ["shape", "limit_us", "modelled_us", "modelled_binding", "published_us", "published_kernel",
-               "published_source", "measured_cold_graph_us", "measured_cold_eager_us", "measured_warm_graph_us",
-               "measured_warm_eager_us"]  # fmt: skip
+    columns = ["shape", "limit_us", "modelled_warm_us", "modelled_cold_us", "modelled_binding", "published_us",
+               "published_kernel", "published_source", "measured_cold_graph_us", "measured_cold_eager_us",
+               "measured_warm_graph_us", "measured_warm_eager_us"]  # fmt: skip
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for line in table:
-            best, got = line.best_published, line.measured
+            best, got, figure = line.best_published, line.measured, line.modelled
             writer.writerow(
-                [line.shape.name, f"{line.limit_us:.3f}", line.modelled_us or "", line.binding]
+                [line.shape.name, f"{line.limit_us:.3f}"]
+                + ([figure.warm_us, figure.cold_us, figure.binding] if figure else [""] * 3)
                 + ([best.time_us, best.kernel, best.source] if best else ["", "", ""])
                 + ([got.cold_graph_us, got.cold_eager_us, got.warm_graph_us, got.warm_eager_us] if got else [""] * 4)
             )
@@ -179,7 +178,8 @@ def plot(path: Path, table: list[Line]) -> None:
 
     figure, axes = pyplot.subplots(figsize=(9, 0.32 * len(table) + 1.6), layout="constrained")
     kinds: dict[str, tuple[str, Callable[[Line], float | None]]] = {
-        "modelled (ours)": ("o", lambda line: line.modelled_us),
+        "modelled (ours, warm)": ("o", lambda line: line.modelled.warm_us if line.modelled else None),
+        "modelled (ours, cold)": ("^", lambda line: line.modelled.cold_us if line.modelled else None),
         "published (best of any kernel)": (
             "x",
             lambda line: line.best_published.time_us if line.best_published else None,

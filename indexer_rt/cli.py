@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -169,11 +170,14 @@ def run_bench(text: str, csv_file: Path | None, plot_file: Path | None) -> int:
     if not has_torch():
         print(f"indexer-rt bench: {NO_TORCH}", file=sys.stderr)
         return 1
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        print('indexer-rt bench: tqdm is not installed. Run: pip install "indexer-rt[bench]"', file=sys.stderr)
-        return 1
+    for package in ("tqdm",) if plot_file is None else ("tqdm", "matplotlib"):
+        if importlib.util.find_spec(package) is None:
+            print(
+                f'indexer-rt bench: {package} is not installed. Run: pip install "indexer-rt[bench]"', file=sys.stderr
+            )
+            return 1
+    from tqdm import tqdm
+
     from . import bench, workload
 
     device, words = workload.find_device()
@@ -187,8 +191,9 @@ def run_bench(text: str, csv_file: Path | None, plot_file: Path | None) -> int:
     table_of_lines = [make() for make in tqdm(rows, unit="shape", disable=not is_gpu)]
     print(*table.lines_of(bench.HEADINGS, [bench.cells(line) for line in table_of_lines]), sep="\n")
     print(
-        "limit: a launch, then the bytes that must move at 6.5 TB/s. modelled: by the timing model, never run on a "
-        "card. published: the best of any kernel, as its authors gave it."
+        "limit: a launch, then the bytes that must move at 6.5 TB/s, from HBM. modelled: by the timing model, never "
+        "run on a card. published: the best of any kernel, as its authors gave it, most of them warm. warm: on the "
+        "same tensors again and again, which stay in the Infinity Cache as far as they fit. cold: from HBM."
     )
     if csv_file is not None:
         bench.write_csv(csv_file, table_of_lines)

@@ -82,7 +82,7 @@ def fp8_paged_mqa_logits(
 
     NaN: relu(NaN) is 0, so a NaN in q or in a key adds 0 for the heads it meets; a NaN scale or weight makes its logits
     NaN. The scale multiplies the sum over heads, after it. Subnormal scales, weights and logits are kept, not flushed
-    to zero; where a sum overflows float32, whether inf or NaN comes out is not promised. There is no gradient: tensors
+    to zero. Where a sum overflows float32, whether inf or NaN comes out is not promised. There is no gradient: tensors
     that require one are read as data, and the result requires none.
 
     Raises TypeError or ValueError, naming the argument, for what is not accepted; CodeObjectError for a damaged or

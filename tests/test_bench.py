@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,17 +75,20 @@ def test_without_a_card_nothing_is_called_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        shapes, "modelled", lambda: {"b16-n6-h32-ctx131072-kv64-preshuffled-ragged": Modelled(60.0, "HBM", "abc")}
+        shapes, "modelled", lambda: {"b16-n6-h32-ctx131072-kv64-preshuffled-ragged": Modelled(60.0, 70.0, "HBM", "abc")}
     )
     figures, picture = tmp_path / "bench.csv", tmp_path / "bench.png"
     assert cli.main(["bench", "--filter", "b16-n6", "--csv", str(figures), "--plot", str(picture)]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("nothing is measured: no gfx950 here")
     row = next(line.split() for line in printed.splitlines() if line.startswith("b16-n6-h32-ctx131072-kv64"))
-    assert row[2] == "60.0" and row[4:6] == ["141.2", "hip"] and row[6:11] == ["-"] * 5 and row[11] == "HBM"
+    assert row[2:4] == ["60.0", "70.0"] and row[5:7] == ["141.2", "hip"]
+    assert row[7:12] == ["-"] * 5 and row[12] == "HBM"
     with figures.open(newline="") as file:
         line = next(line for line in csv.DictReader(file) if "kv64" in line["shape"])
-    assert line["modelled_us"] == "60.0" and line["measured_cold_graph_us"] == ""
+    assert (line["modelled_warm_us"], line["modelled_cold_us"]) == ("60.0", "70.0") and line[
+        "measured_cold_graph_us"
+    ] == ""
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -92,9 +96,20 @@ def test_a_measured_line_shows_the_bandwidth() -> None:
     shape = next(row.shape for row in shapes.published() if row.shape.batch == 64)
     rows = bench.lines(lambda _: bench.Measured(400.0, 300.0, 90.0, 80.0), lambda other: other == shape)
     line = rows[0]()
-    assert bench.cells(line)[6:11] == (
-        "300.0", f"{300 / shape.limit_us:.2f}", f"{shape.bytes_moved / 300e6:.2f}", "80.0", "400.0",
+    assert bench.cells(line)[7:12] == (
+        "80.0", "300.0", f"{300 / shape.limit_us:.2f}", f"{shape.bytes_moved / 300e6:.2f}", "400.0",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("package", ["tqdm", "matplotlib"])
+def test_what_is_missing_is_said_before_anything_is_measured(
+    package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find_spec(name))
+    assert cli.main(["bench", "--plot", str(tmp_path / "bench.png")]) == 1
+    message = f'indexer-rt bench: {package} is not installed. Run: pip install "indexer-rt[bench]"\n'
+    assert capsys.readouterr() == ("", message)
 
 
 def test_an_unknown_filter_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

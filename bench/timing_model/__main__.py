@@ -44,7 +44,11 @@ def print_predictions() -> None:
     modelled = []
     for row in report.modelled_rows():
         modelled.append(row)
-        print(f"{row.shape.name}: {row.time_us:.1f} us modelled", file=sys.stderr, flush=True)
+        print(
+            f"{row.shape.name}: {row.warm_us:.1f} us warm, {row.cold_us:.1f} us cold, modelled",
+            file=sys.stderr,
+            flush=True,
+        )
     print(report.text(modelled))
     for block_kv in (1, 64):
         speedup = report.geomean_speedup(modelled, fit.KERNEL, block_kv)
