@@ -28,11 +28,12 @@ MAX_CALLS = 8
 class Call:
     """Hold a launch that one thread has made, and what a call must look like to be made by it again.
 
-    ``runtime`` made it and only calls of that runtime may use it. ``pack(kernarg, offset,
-    q, kv_cache, weights, context_lens, block_tables, cu_seqlens_q, logits)`` puts addresses into its launch.
+    ``runtime`` made it and only calls of that runtime may use it. ``pack(kernarg, offset, context_lens, cu_seqlens_q,
+    between, q, kv_cache, weights, block_tables, logits)`` puts addresses into its launch.
     """
 
     __slots__ = (
+        "between",
         "cell",
         "clean_logits",
         "cu_bytes",
@@ -84,7 +85,8 @@ class Call:
             self.q_bytes, self.kv_bytes, self.weights_bytes, self.lens_bytes, self.tables_bytes, self.cu_bytes,
             self.logits_bytes,
         ) = extents  # fmt: skip
-        self.kernarg, self.offset, self.pack = prepared.kernarg, plan.pointer_offsets[0], _packer(plan.pointer_offsets)
+        self.kernarg = prepared.kernarg
+        self.pack, self.offset, self.between = _packer(Tensors(*plan.pointer_offsets), prepared.kernarg)
         self.new_logits, self.launch, self.cell = problem.new_logits, prepared.run, cell
 
     def serves(self, tensors: Tensors, options: tuple[Any, ...]) -> bool:
@@ -97,20 +99,28 @@ class Call:
         )
 
 
-_POINTERS = struct.Struct("<7Q")
 _POINTER = struct.Struct("<Q")
 
 
-def _packer(offsets: tuple[int, ...]) -> Callable[..., None]:
-    """Return a function like ``Struct.pack_into`` that writes pointers at ``offsets``; its own offset is the first."""
-    if offsets == tuple(range(offsets[0], offsets[0] + _POINTERS.size, _POINTER.size)):
-        return _POINTERS.pack_into
+def _packer(offsets: Tensors, kernarg: memoryview) -> tuple[Callable[..., None], int, bytes]:
+    """Return (pack, offset, between) for addresses that belong at ``offsets``.
 
-    def pack_each(kernarg: memoryview, _: int, *addresses: int) -> None:
-        for offset, address in zip(offsets, addresses, strict=True):
+    ``pack(kernarg, offset, context_lens, cu_seqlens_q, between, q, kv_cache, weights, block_tables, logits)``: one call
+    of Struct.pack_into where they lie so, side by side but for what is ``between`` the second and the third.
+    """
+    ordered = (offsets.context_lens, offsets.cu_seqlens_q, offsets.q, offsets.kv_cache, offsets.weights,
+               offsets.block_tables, offsets.logits)  # fmt: skip
+    first, third = ordered[0], ordered[2]
+    size = _POINTER.size
+    if ordered == (first, first + size, *range(third, third + 5 * size, size)) and third >= first + 2 * size:
+        between = bytes(kernarg[first + 2 * size : third])
+        return struct.Struct(f"<2Q{len(between)}s5Q").pack_into, first, between
+
+    def pack_each(kernarg: memoryview, _: int, lens: int, cu: int, __: bytes, *others: int) -> None:
+        for offset, address in zip(ordered, (lens, cu, *others), strict=True):
             _POINTER.pack_into(kernarg, offset, address)
 
-    return pack_each
+    return pack_each, 0, b""
 
 
 def _present(tensors: Tensors) -> tuple[bool, ...]:

@@ -141,7 +141,7 @@ def fp8_paged_mqa_logits(
             Tensors(q_fp8, kv_cache_fp8, weights, context_lens, block_tables, cu_seqlens_q, out),
             (max_model_len, preshuffle, clean_logits, rows_per_wave, max_next_n, lens_per_row),
         )
-    call.pack(call.kernarg, call.offset, q, kv, w, lens, tables, cu, begin)
+    call.pack(call.kernarg, call.offset, lens, cu, call.between, q, kv, w, tables, begin)
     call.launch()
     call.cell.calls += 1
     return logits

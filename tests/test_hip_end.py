@@ -20,6 +20,7 @@ from hip_standin import Gpu, Graph, Launched, Memory, Standin
 import indexer_rt
 from indexer_rt import HipError, call, device, hip, launch, ops, torch_gpu
 from indexer_rt.code_object import CodeObject
+from indexer_rt.problem import Tensors
 
 pytestmark = pytest.mark.usefixtures("fewest_groups")
 
@@ -388,6 +389,22 @@ def test_g16_an_earlier_fault_is_said_to_be_possibly_earlier_and_nothing_is_retr
         700, "hipErrorIllegalAddress", "hipModuleLaunchKernel",
     )  # fmt: skip
     assert standin.calls("hipModuleLaunchKernel") == before + 1
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [(56, 64, 72, 0, 80, 8, 88), (16, 24, 32, 0, 40, 8, 48), (0, 8, 16, 24, 32, 40, 48), (88, 64, 72, 0, 80, 8, 56)],
+    ids=["shipped", "no-gap", "as-listed", "shuffled"],
+)
+def test_addresses_are_packed_wherever_the_kernel_takes_them(offsets: tuple[int, ...]) -> None:
+    kernarg = memoryview(bytearray(range(100)))
+    pack, offset, between = call._packer(Tensors(*offsets), kernarg)
+    wanted = bytearray(kernarg)
+    for at, address in zip(offsets, range(1, 8), strict=True):
+        wanted[at : at + 8] = address.to_bytes(8, "little")
+    q, kv_cache, weights, lens, tables, cu, logits = range(1, 8)
+    pack(kernarg, offset, lens, cu, between, q, kv_cache, weights, tables, logits)
+    assert kernarg == wanted
 
 
 def test_g17_the_packer_agrees_with_every_shipped_code_object() -> None:
