@@ -16,7 +16,7 @@ from indexer_rt.manifest import LDS_BYTES_PER_CU, REGISTERS_PER_SIMD
 from .caches import Levels, levels_of
 from .compute_unit import ComputeUnit, WaveWork
 from .constants import Constants
-from .trace import Trace, Tracer
+from .trace import SECTOR_BYTES, Trace, Tracer
 
 MODULUS = 31
 INSTRUCTION_LIMIT = 200_000
@@ -129,7 +129,10 @@ def study(launch: Launch, buffers: Sequence[Buffer], *, warm: bool = True, const
     chosen = placed[busiest]
     detail = tracer.follow(chosen, accesses=True)
     detail.stretches = trace.stretches | detail.stretches
-    active = sums[1][sums[1] > 0]
+    # What a CU fetches is whole sectors: more than what is asked for where records are scattered.
+    asked = sum(work[1, group * per_group + member] for group in chosen for member in range(per_group))
+    fetched = sum(len(access.sectors) for wave in detail.accesses.values() for access in wave) * SECTOR_BYTES
+    active = sums[1][sums[1] > 0] * (fetched / max(1.0, asked))
     # What reaches the memory side is the share that L2 does not serve.
     misses = _miss_share(trace, levels)
     return Study(
