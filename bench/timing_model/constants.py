@@ -46,7 +46,7 @@ class Constants:
 
     page_entries: int = _constant(64, "pages of 2 MiB per CU", "L1 translation cache (UTCL1): assumed")
     # NOTE: weakly determined. The rows used fit 0 to 4 equally well (within 2 % of the loss); the worst held-out error
-    # is 28 % at 0 and 24 % at 4. That there is such a cost was added after the held-out errors had been seen once.
+    # is 20 % at 0 and 14 % at 4. That there is such a cost was added after the held-out errors had been seen once.
     translation: float = _constant(4, "clocks of the address unit per page missed", "fitted")
 
     l1_latency: float = _constant(290, "clocks", "vector L1 hit, 120 ns on MI300X (Chips and Cheese, 2024)")
