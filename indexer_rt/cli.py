@@ -91,8 +91,7 @@ def has_torch() -> bool:
 
 def run_demo(seed: int) -> int:
     """Run every case of the demo and print one table. Returns 1 when a case disagrees with the reference."""
-    if not has_torch():
-        print(f"indexer-rt demo: {NO_TORCH}", file=sys.stderr)
+    if lacks("demo"):
         return 1
     from . import demo, workload
 
@@ -128,16 +127,23 @@ def run_demo(seed: int) -> int:
     return 1 if wrong else 0
 
 
+def lacks(command: str, *packages: str) -> bool:
+    """Say on stderr what a command needs and is not installed: torch, or one of ``packages`` of the extra bench."""
+    message = None if has_torch() else NO_TORCH
+    for package in packages:
+        if message is None and importlib.util.find_spec(package) is None:
+            message = f'{package} is not installed. Run: pip install "indexer-rt[bench]"'
+    if message is not None:
+        print(f"indexer-rt {command}: {message}", file=sys.stderr)
+    return message is not None
+
+
 def run_sweep(text: str, is_sample: bool, jobs: int, output: Path) -> int:
     """Run the cases that are not in ``output`` yet and add them to it. Returns 1 when any is wrong."""
-    if not has_torch():
-        print(f"indexer-rt sweep: {NO_TORCH}", file=sys.stderr)
+    if lacks("sweep", "tqdm"):
         return 1
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        print('indexer-rt sweep: tqdm is not installed. Run: pip install "indexer-rt[bench]"', file=sys.stderr)
-        return 1
+    from tqdm import tqdm
+
     from . import sweep
 
     cases = [case for case in (sweep.sample() if is_sample else sweep.all_cases()) if text in case.name]
@@ -167,15 +173,8 @@ def run_sweep(text: str, is_sample: bool, jobs: int, output: Path) -> int:
 
 def run_bench(text: str, csv_file: Path | None, plot_file: Path | None) -> int:
     """Measure every published shape on the card, or show the model's figures where there is none. Returns 0."""
-    if not has_torch():
-        print(f"indexer-rt bench: {NO_TORCH}", file=sys.stderr)
+    if lacks("bench", "tqdm", *(["matplotlib"] if plot_file is not None else [])):
         return 1
-    for package in ("tqdm",) if plot_file is None else ("tqdm", "matplotlib"):
-        if importlib.util.find_spec(package) is None:
-            print(
-                f'indexer-rt bench: {package} is not installed. Run: pip install "indexer-rt[bench]"', file=sys.stderr
-            )
-            return 1
     from tqdm import tqdm
 
     from . import bench, workload

@@ -85,11 +85,10 @@ class Launch:
 
     def over(self, num_waves: int) -> Launch:
         """Return the same launch shared out over another number of waves."""
-        kernarg = bytearray(self.kernarg)
+        kernarg, values = bytearray(self.kernarg), _division(num_waves)
         for arg in self.kernel.explicit_args:
-            if arg.name in ("num_waves", "waves_inverse"):
-                value = num_waves if arg.name == "num_waves" else waves_inverse(num_waves)
-                struct.pack_into(_INTEGER_FORMATS[arg.size], kernarg, arg.offset, value)
+            if arg.name in values:
+                struct.pack_into(_INTEGER_FORMATS[arg.size], kernarg, arg.offset, values[arg.name])
         return replace(self, grid=(-(-num_waves // WAVES_PER_WORKGROUP), 1, 1), kernarg=bytes(kernarg))
 
 
@@ -208,17 +207,20 @@ def waves_inverse(num_waves: int) -> int:
     return _as_int32((2**32 - 1) // num_waves)
 
 
+def _division(num_waves: int) -> dict[str, int]:
+    """Return the arguments that share the work out over so many waves."""
+    return {"num_waves": num_waves, "waves_inverse": waves_inverse(num_waves)}
+
+
 def _as_int32(value: int) -> int:
     """Return the int32 with the bits of an unsigned 32-bit value."""
     return value - (value >> 31 << 32)
 
 
 def _values(problem: Problem, num_waves: int) -> dict[str, int]:
-    derived = {
+    derived = _division(num_waves) | {
         "kv_token_stride": TOKEN_STRIDE[problem.preshuffle],
         "kv_chunk_stride": CHUNK_STRIDE[problem.preshuffle],
-        "num_waves": num_waves,
-        "waves_inverse": waves_inverse(num_waves),
         "page_inverse": _as_int32(-(-(2**31) // max(1, problem.block_kv // TILE))),
     }
     by_value = [name for name in ABI if name not in POINTERS]

@@ -228,7 +228,7 @@ class Machine:
         row += 2 * descriptor.sgpr_flat_scratch_init + descriptor.sgpr_private_segment_size
         if self.preloaded_dwords:
             first = descriptor.kernarg_preload_offset_dwords
-            words = np.frombuffer(launch.kernarg.ljust(-(-len(launch.kernarg) // 4) * 4, b"\0"), np.uint32)
+            words = np.frombuffer(_padded(launch.kernarg), np.uint32)
             put(*words[first : first + self.preloaded_dwords])
         row = max(row, descriptor.user_sgprs)
         group = np.repeat(batch.workgroups, self.waves_per_workgroup)
