@@ -147,6 +147,11 @@ class Catalog:
             if (entry.num_heads, entry.head_dim, entry.addressing) == (num_heads, head_dim, addressing)
         )
 
+    def units(self, problem: Problem) -> dict[int, int]:
+        """Count the units of work that a problem could have, by the rows per wave that there are kernels for."""
+        available = self.rows(problem.num_heads, problem.head_dim, addressing_of(problem.block_kv))
+        return {rows: units_of(problem, rows, problem.reach) for rows in available}
+
     def choose(self, problem: Problem, rows_per_wave: int | None = None, *, num_cus: int) -> Entry:
         """Choose the code object for a problem on a device of ``num_cus`` compute units.
 
@@ -162,11 +167,8 @@ class Catalog:
         )
         if reason is not None:
             raise ValueError(reason)
-        addressing = addressing_of(problem.block_kv)
-        available = self.rows(problem.num_heads, problem.head_dim, addressing)
-        units = {rows: units_of(problem, rows, problem.reach) for rows in available}
-        rows = rows_per_wave or best_rows(units, num_cus)
-        wanted = (problem.num_heads, problem.head_dim, rows, addressing)
+        rows = rows_per_wave or best_rows(self.units(problem), num_cus)
+        wanted = (problem.num_heads, problem.head_dim, rows, addressing_of(problem.block_kv))
         return next(
             entry
             for entry in self.entries

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pool
+from statistics import geometric_mean
 
-from indexer_rt import manifest
-from indexer_rt.catalog import Catalog, addressing_of, best_rows
+from indexer_rt.catalog import Catalog, best_rows
 from indexer_rt.launch import WAVES_PER_WORKGROUP
 from indexer_rt.shapes import Shape
 
-from .baseline import NUM_CUS, Case
-from .operator_launch import operator_launch
+from .baseline import NUM_CUS, Case, buffers_of
+from .operator_launch import operator_launch, problem_of
 from .prediction import predict
 
 # Tokens are means of ragged lengths; the host sees only max_model_len, which is twice that, as in the published shapes.
@@ -74,24 +73,22 @@ def shape_of(batch: int, next_n: int, num_heads: int, ctx: int, block_kv: int) -
     return Shape(batch, next_n, num_heads, ctx, block_kv, block_kv > 1, True, 2 * ctx)
 
 
-def code_objects_digest() -> str:
-    """Return 16 hex digits over the shipped code objects."""
-    entries = json.loads((manifest.shipped_folder() / manifest.FILE_NAME).read_text())
-    return hashlib.sha256("".join(sorted(entry["sha256"] for entry in entries)).encode()).hexdigest()[:16]
+def code_objects_digest(catalog: Catalog) -> str:
+    """Return 16 hex digits over a catalog's code objects."""
+    return hashlib.sha256("".join(sorted(entry.sha256 or "" for entry in catalog.entries)).encode()).hexdigest()[:16]
 
 
 def times_of(shape: Shape) -> Times:
     """Model every number of rows per wave that there is a kernel for, and fewer waves."""
-    available = Catalog.shipped().rows(shape.num_heads, manifest.HEAD_DIM, addressing_of(shape.block_kv))
-    case = Case.of(shape)
-    steps = shape.batch * -(-shape.max_model_len // manifest.STEP_TOKENS)
-    units = {rows: -(-shape.next_n // rows) * steps for rows in available}
-    by_rows = {rows: predict(*operator_launch(case, rows_per_wave=rows)).time_us for rows in available}
+    catalog, case = Catalog.shipped(), Case.of(shape)
+    units = catalog.units(problem_of(case, buffers_of(case)))
+    launches = {rows: operator_launch(case, rows_per_wave=rows) for rows in units}
+    by_rows = {rows: predict(*launches[rows]).time_us for rows in units}
     chosen = best_rows(units, NUM_CUS)
-    launch, buffers = operator_launch(case, rows_per_wave=chosen)
+    launch, buffers = launches[chosen]
     waves = launch.grid[0] * WAVES_PER_WORKGROUP
     by_share = {share: predict(launch.over(math.ceil(share * waves)), buffers).time_us for share in SHARES}
-    return Times(shape, units, by_rows, chosen, by_share, code_objects_digest())
+    return Times(shape, units, by_rows, chosen, by_share, code_objects_digest(catalog))
 
 
 def model_all(jobs: int) -> Iterator[Times]:
@@ -137,10 +134,6 @@ def regret(modelled: Sequence[Times], few_units: dict[int, int]) -> tuple[float,
 def loss(modelled: Sequence[Times], share: float) -> float:
     """Return the geometric mean over shapes of the time with that share of the waves over that with all, less 1."""
     return geometric_mean([times.by_share[share] / times.by_rows[times.chosen] for times in modelled]) - 1
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def derive(modelled: Sequence[Times]) -> dict[int, int]:

@@ -14,19 +14,13 @@ from indexer_rt.problem import Problem
 from .baseline import HEAD_DIM, NUM_CUS, TOKEN_BYTES, Case, buffers_of
 
 
-def operator_launch(
-    case: Case, *, rows_per_wave: int | None = None, num_waves: int | None = None, folder: Path | None = None
-) -> tuple[Launch, list[Buffer]]:
-    """Launch the kernel that the catalog chooses for a case, on the grid that launch.plan chooses.
-
-    ``rows_per_wave`` overrides the one, ``num_waves`` the other. Raises ValueError where the operator would.
-    """
+def problem_of(case: Case, buffers: dict[str, Buffer]) -> Problem:
+    """Describe the call of a case whose tensors are ``buffers``."""
     import torch
 
     rows, heads = case.batch * case.next_n, case.heads
-    buffers = buffers_of(case)
     width = len(buffers["block_tables"].bytes) // 4 // case.batch
-    problem = Problem(
+    return Problem(
         device=torch.device("cpu"),
         num_heads=heads,
         head_dim=HEAD_DIM,
@@ -52,6 +46,17 @@ def operator_launch(
         table_row_stride=width * 4,
         logits_row_stride=case.max_model_len * 4,
     )
+
+
+def operator_launch(
+    case: Case, *, rows_per_wave: int | None = None, folder: Path | None = None
+) -> tuple[Launch, list[Buffer]]:
+    """Launch the kernel that the catalog chooses for a case, on the grid that launch.plan chooses.
+
+    ``rows_per_wave`` overrides the one. Raises ValueError where the operator would.
+    """
+    buffers = buffers_of(case)
+    problem = problem_of(case, buffers)
     entry = (Catalog.shipped() if folder is None else Catalog.read(folder)).choose(
         problem, rows_per_wave, num_cus=NUM_CUS
     )
@@ -59,4 +64,4 @@ def operator_launch(
     plan = launch.plan(problem, kernel, rows_per_wave=entry.rows_per_wave, num_cus=NUM_CUS)
     names = ("q", "kv_cache", "weights", "context_lens", "block_tables", None, "logits")
     made = plan.at(tuple(0 if name is None else buffers[name].address for name in names))
-    return (made if num_waves is None else made.over(num_waves)), list(buffers.values())
+    return made, list(buffers.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,18 +45,40 @@ class Prediction:
 
 @dataclass
 class Study:
-    """Hold what does not depend on the constants that are fitted: traces, placement, cache levels."""
+    """Hold what does not depend on the constants that are fitted: traces, placement, cache levels.
+
+    ``trace``: of the chosen CU's ``workgroups``, with every access; ``whole``: of all waves, with samples of accesses.
+    ``cu_bytes``: what each CU fetches in all, in whole sectors; ``misses``: the share of it that L2 does not serve.
+    """
 
     launch: Launch
     workgroups: list[int]
     starts: list[int]
     trace: Trace
+    whole: Trace
     levels: Levels
+    misses: float
     cu_bytes: np.ndarray
     resident: int
     waves_per_workgroup: int
     imbalance: float
     workgroups_total: int
+
+    def cold(self, constants: Constants) -> Study:
+        """Return the same launch with its bytes in no cache."""
+        levels, misses = _served(self.whole, self.resident, self.waves_per_workgroup, constants, False)
+        return replace(self, levels=levels, misses=misses)
+
+
+def _served(
+    whole: Trace, resident: int, waves_per_workgroup: int, constants: Constants, warm: bool
+) -> tuple[Levels, float]:
+    """Return from where each access is served, and the share of them that L2 does not serve."""
+    assert whole.samples is not None
+    levels = levels_of(whole.samples, constants, waves_per_workgroup, resident * constants.num_cus, warm)
+    pcs, counts = np.unique(whole.samples.pc, return_counts=True)
+    missed = sum(n * (1 - levels.of(int(pc))[1][0]) for pc, n in zip(pcs, counts, strict=True))
+    return levels, float(missed / max(1, counts.sum()))
 
 
 def resident_workgroups(launch: Launch, constants: Constants) -> int:
@@ -120,8 +142,6 @@ def study(launch: Launch, buffers: Sequence[Buffer], *, warm: bool = True, const
     per_wave = work.reshape(2, total, per_group)
     resident = resident_workgroups(launch, constants)
     placed = place(per_wave[0].max(axis=1).tolist(), resident, constants)
-    assert trace.samples is not None
-    levels = levels_of(trace.samples, constants, per_group, resident * constants.num_cus, warm)
     sums = np.array([[per_wave[k, groups].sum() for groups in placed] for k in (0, 1)])
     longest = np.array([per_wave[0, groups].max(initial=0.0) for groups in placed])
     # The CU that ends last: most work on its busiest slot, then most work in all.
@@ -130,28 +150,20 @@ def study(launch: Launch, buffers: Sequence[Buffer], *, warm: bool = True, const
     detail = tracer.follow(chosen, accesses=True)
     detail.stretches = trace.stretches | detail.stretches
     # What a CU fetches is whole sectors: more than what is asked for where records are scattered.
-    asked = sum(work[1, group * per_group + member] for group in chosen for member in range(per_group))
+    asked = float(per_wave[1, chosen].sum())
     fetched = sum(len(access.sectors) for wave in detail.accesses.values() for access in wave) * SECTOR_BYTES
-    active = sums[1][sums[1] > 0] * (fetched / max(1.0, asked))
-    # What reaches the memory side is the share that L2 does not serve.
-    misses = _miss_share(trace, levels)
     return Study(
-        launch, chosen, [group // constants.num_xcds * per_group for group in chosen], detail, levels,
-        active * misses, resident, per_group, float(sums[0].max() / sums[0].mean()), total,
+        launch, chosen, [group // constants.num_xcds * per_group for group in chosen], detail, trace,
+        *_served(trace, resident, per_group, constants, warm), sums[1][sums[1] > 0] * (fetched / max(1.0, asked)),
+        resident, per_group, float(sums[0].max() / sums[0].mean()), total,
     )  # fmt: skip
-
-
-def _miss_share(trace: Trace, levels: Levels) -> float:
-    assert trace.samples is not None
-    pcs, counts = np.unique(trace.samples.pc, return_counts=True)
-    missed = sum(n * (1 - levels.of(int(pc))[1][0]) for pc, n in zip(pcs, counts, strict=True))
-    return float(missed / max(1, counts.sum()))
 
 
 def evaluate(studied: Study, constants: Constants, limit: int = INSTRUCTION_LIMIT) -> Prediction:
     """Simulate the chosen CU of a traced launch."""
     trace, per_group = studied.trace, studied.waves_per_workgroup
-    unit = ComputeUnit(constants, trace.stretches, studied.levels, bandwidth_share(studied.cu_bytes))
+    share = bandwidth_share(studied.cu_bytes * studied.misses)
+    unit = ComputeUnit(constants, trace.stretches, studied.levels, share)
     preload = constants.preload if studied.launch.kernel.descriptor.kernarg_preload_dwords else 0
     groups = []
     for group, turn in zip(studied.workgroups, studied.starts, strict=True):

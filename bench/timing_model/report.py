@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 
 from indexer_rt import table
 from indexer_rt.shapes import Shape, published
@@ -16,7 +16,7 @@ from indexer_rt.shapes import Shape, published
 from .baseline import Case
 from .constants import Constants
 from .operator_launch import operator_launch
-from .prediction import predict
+from .prediction import evaluate, study
 
 COLUMNS = (
     "source", "shape", "kernel", "workgroups", "limit us", "warm us", "warm/limit", "cold us", "cold/limit",
@@ -46,24 +46,25 @@ class Row:
                 f"{self.shape.bytes_moved / cold / 1e6:.2f}", others, self.binding)  # fmt: skip
 
 
-def modelled_rows(constants: Constants | None = None) -> Iterator[Row]:
+def modelled_rows() -> Iterator[Row]:
     """Predict every published shape."""
+    constants = Constants()
     times: dict[Shape, list[tuple[str, float]]] = {}
     for row in published():
         times.setdefault(row.shape, []).append((row.kernel, row.time_us))
     for shape, others in times.items():
         launch, buffers = operator_launch(Case.of(shape))
-        warm, cold = (predict(launch, buffers, warm=kept, constants=constants) for kept in (True, False))
+        studied = study(launch, buffers)
+        warm, cold = (evaluate(one, constants) for one in (studied, studied.cold(constants)))
         yield Row(shape, launch.kernel.name, launch.grid[0], warm.time_us, cold.time_us, warm.binding, tuple(others))
 
 
 def geomean_speedup(rows: Iterable[Row], kernel: str, block_kv: int) -> float:
     """Return the geometric mean of a kernel's published time over ours (warm), over its shapes of one block size."""
-    logs = [
-        math.log(time / row.warm_us)
+    return geometric_mean(
+        time / row.warm_us
         for row in rows if row.shape.block_kv == block_kv for name, time in row.published if name == kernel
-    ]  # fmt: skip
-    return math.exp(sum(logs) / len(logs))
+    )  # fmt: skip
 
 
 def commit() -> str:
